@@ -9,11 +9,11 @@ V = TypeVar("V")
 
 
 class BoundedCache(dict[K, V]):
-    """A dict of at most `most` keys. Setting one more key empties it first.
+    """A dict of at most `most` keys. Before one more key is added, it is emptied.
 
-    Reading uses a dict's own `get`, and no order of use is kept: callers repeat a few keys thousands of times, and only
-    a caller that invents new keys reaches the bound. Only `cache[key] = value` observes the bound; a dict's other ways
-    to set keys do not.
+    Reading uses a dict's own `get`, and no order of use is tracked: callers repeat a few keys thousands of times, and
+    only a caller that invents new keys reaches the bound. Only `cache[key] = value` respects the bound; the other ways
+    to set keys in a dict do not.
     """
 
     __slots__ = ("most",)

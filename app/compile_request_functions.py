@@ -1,8 +1,8 @@
 """Compile the functions that requests use in addition to the kernel, or load them from the cache.
 
-They are the readers and writers of JSON, the functions for strings in frames, searches and changes of key indexes, and
-the counting of requests. Each replaces its plain Python version (see `app.compilation.until_compiled`). The functions
-for keys come first, because an upload with keys waits for them.
+These functions read and write JSON, handle framed strings, search and change key indexes, and count requests. Each
+replaces its plain Python version (see `app.compilation.until_compiled`). The functions for keys come first, because an
+upload with keys waits for them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ _counted: Final = (*(_seconds,) * 5, _integer, _integer)
 
 
 class _Function(NamedTuple):
-    """A function with a plain version in use until the compiled one is ready, and the Numba types of its arguments."""
+    """A function whose plain version is in use until the compiled one is ready, and the Numba types of its
+    arguments.
+    """
 
     used: UntilCompiled[..., Any]
     compiled: Compiled[..., Any]
@@ -138,7 +140,7 @@ _SOURCES: Final = (
 
 
 def configure(cache_dir: Path) -> Path:
-    """Keep the compiled code under `cache_dir`, so that the next start loads it. Returns its folder.
+    """Keep the compiled code under `cache_dir`, so that it is loaded at the next startup. Returns its folder.
 
     Call this before `warm`.
     """
@@ -157,8 +159,8 @@ def warm(progress: Callable[[str], None] = lambda text: None, functions: tuple[_
         used, compiled, arguments = function
         compiled.compile(arguments)
         compiled.disable_compile()  # requests never trigger compilation
-        # The counters are called through their entry point, without a search for the signature. Functions of objects
-        # have to be: Numba finds no signature for a tuple.
+        # The counters are called through their entry point, without a search for the signature. Functions that take
+        # objects must be called in this way, because Numba finds no signature for a tuple.
         by_entry_point = function in _COUNTERS or header in arguments
         used.run = compiled.overloads[compiled.signatures[0]].entry_point if by_entry_point else compiled
     if missing:

@@ -1,4 +1,4 @@
-"""Build gRPC from the settings: the limits of its calls, and its listener.
+"""Build the gRPC parts from the settings: the limits on calls, and the listener.
 
 This module imports the packages of the extra `grpc`, so a service without gRPC must not import it.
 """
@@ -74,8 +74,8 @@ def _channel_options(
         ("grpc.keepalive_timeout_ms", _milliseconds(settings.grpc_keepalive_timeout)),
         ("grpc.keepalive_permit_without_calls", 1),
         # Do not count pings. gRPC closes a connection that has sent too many only after the client has read its
-        # responses, and until then each further ping takes a kilobyte. Without counting, gRPC stops reading when too
-        # many answers wait.
+        # responses, and until then each further ping takes a kilobyte. If pings are not counted, gRPC stops reading
+        # when too many responses are waiting.
         ("grpc.http2.max_ping_strikes", 0),
     ]
     if settings.grpc_max_connection_age is not None:

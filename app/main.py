@@ -1,6 +1,6 @@
 """Wire the parts together: build the ASGI application from the settings.
 
-This module is long because it alone knows every part: each statement builds a part or passes it to another.
+This module is long because only here do all parts meet: each statement builds a part or passes it to another.
 """
 
 from __future__ import annotations
@@ -68,12 +68,14 @@ logger = logging.getLogger("gathernd")
 
 
 def split_threads(settings: Settings) -> int:
-    """Return over how many threads a gather may be split: 1 if the kernel does not split gathers."""
+    """Return the number of threads over which a gather may be split, which is 1 if the kernel does not split
+    gathers.
+    """
     return settings.threads if kernel_named(settings.kernel).splits else 1
 
 
 def use_gpu(settings: Settings, service: Service) -> None:
-    """Find and measure a GPU for the service; if it has none, `service.chooser.no_gpu` says why.
+    """Find and measure a GPU for the service. If there is none, `service.chooser.no_gpu` says why.
 
     Raises NoDevice if the settings require a GPU and none can be used.
     """
@@ -92,7 +94,7 @@ def use_gpu(settings: Settings, service: Service) -> None:
 
 
 class Application(AsgiApp):
-    """The ASGI application, with what its server needs from it."""
+    """The ASGI application, with the members that its server needs."""
 
     settings: Settings
     service: Service
@@ -119,8 +121,8 @@ def create_app(
 ) -> Application:
     """Build the service. Kernels are compiled after the server has started, before /readyz reports ready.
 
-    A worker gets from its parent the `counters` that all workers share, the token of the process group that owns the
-    store, and the last good contents of the files of keys and of a router. Raises BadKeysFile, BadShardMap and
+    From its parent, a worker receives the `counters` that all workers share, the token of the process group that owns
+    the store, and the last good contents of the key files and of a router's files. Raises BadKeysFile, BadShardMap and
     NoTracing.
 
     The function is long because each statement builds one part from those before it, so that the order can be read in
@@ -148,7 +150,7 @@ def create_app(
         settings.keep_versions,
     )
 
-    # Create these cells here, on the event loop, the only place where cells may be created; imports are counted in a
+    # Create these cells here, on the event loop, because cells may be created only there, and imports are counted in a
     # thread.
     import_cells = {state: metrics.counters.cell(f"gathernd_imports|{state}") for state in get_args(State)}
     imported_bytes = metrics.counters.cell("gathernd_imported_bytes")
@@ -304,7 +306,7 @@ def create_app(
 
 
 def router_files(settings: Settings, last_good: LastGood | None = None) -> RouterFiles:
-    """Return the files of a service that routes. A key file is used only with a map file. Raises BadShardMap."""
+    """Return the watched files of a router. A key file is used only together with a map file. Raises BadShardMap."""
     if settings.cluster is not None and is_database(settings.cluster):
         DatabaseAddress.parse(settings.cluster)  # fail on a bad address before any worker starts
     if settings.cluster is None or is_database(settings.cluster):
@@ -313,7 +315,7 @@ def router_files(settings: Settings, last_good: LastGood | None = None) -> Route
 
 
 def is_local(settings: Settings) -> bool:
-    """Return whether only this machine can reach the service, and over Unix sockets only the user and group."""
+    """Return whether only this machine can reach the service and, over Unix sockets, only the user and group."""
     on_sockets = settings.uds is not None or settings.grpc_uds is not None
     private = not on_sockets or is_private(int(settings.uds_mode, 8))
     return private and is_loopback_name(settings.host)
@@ -330,7 +332,7 @@ def _template(settings: Settings, routes: RouteTable) -> Callable[[str], str]:
 
 
 async def _prepare(work: Callable[[], Callable[[], None] | None], readiness: Readiness) -> None:
-    """Run `work`, which prepares what requests need, then mark the service ready and run the rest in a thread."""
+    """Run `work`, which prepares what requests need. Then mark the service ready, and run the rest in a thread."""
     try:
         rest = await asyncio.to_thread(work)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Find the name that was probably meant, for the hints of errors."""
+"""Find the name that was probably meant, for hints in errors."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _normalize(name: str) -> str:
 
 
 def replacement_text(given: str, near: str) -> str:
-    """Return the part of a hint that says what to write in place of `given`, which is shortened."""
+    """Return the part of a hint that says what to write instead of `given`, which is shortened."""
     return f"Write '{near}' in place of {shorten(given)!r}"
 
 

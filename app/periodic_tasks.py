@@ -1,6 +1,6 @@
 """Tasks that the service runs at intervals or once in the background.
 
-They tidy the store, verify it once, count its damaged versions, publish gauges, and return memory to the kernel.
+They clean up the store, verify it once, count its damaged versions, publish gauges, and return memory to the kernel.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _FREED_BYTES: Final = 8 << 20
 
 
 async def sweep(store: LocalStore, service: Service, interval: float = 0.5) -> None:
-    """Unmap replaced contents, remove the files of dead workers, and drop stale copies on the GPU, at intervals.
+    """At intervals, unmap replaced versions, remove the files of dead workers, and drop stale copies on the GPU.
 
-    Runs until it is cancelled. The work runs in a thread, because it may read the file of every tensor.
+    Runs until it is canceled. The work runs in a thread, because it may read the file of every tensor.
     """
 
     def etag_of(name: str) -> str | None:
@@ -51,12 +51,12 @@ async def sweep(store: LocalStore, service: Service, interval: float = 0.5) -> N
 
 
 async def verify(store: LocalStore, stop: Event) -> None:
-    """Compare the contents of the store with their checksums, once, or until `stop` is set."""
+    """Compare all data in the store with its checksums, once, or until `stop` is set."""
     await in_thread(store.verify, stop)
 
 
 async def count_damaged(store: LocalStore, metrics: Metrics) -> None:
-    """Count the damaged versions of resident tensors for their gauge, repeatedly, until cancelled.
+    """Repeatedly count the damaged versions of resident tensors for their gauge, until canceled.
 
     A count reads the first page of each tensor's file, a few files at a time. The pause after it is DAMAGE_INTERVAL_S,
     or DAMAGE_PAUSE_RATIO times the CPU time of the count if that is longer (with many tensors).
@@ -84,7 +84,7 @@ async def count_damaged(store: LocalStore, metrics: Metrics) -> None:
 
 
 async def publish(metrics: Metrics, interval: float = 0.25) -> None:
-    """Publish this process's gauges to the other processes, at intervals. Runs until it is cancelled."""
+    """Publish this process's gauges to the other processes at intervals. Runs until it is canceled."""
     while True:
         metrics.publish()
         metrics.log.sweep()
@@ -93,7 +93,7 @@ async def publish(metrics: Metrics, interval: float = 0.25) -> None:
 
 
 async def give_back_memory(metrics: Metrics, service: Service, interval: float = 1.0) -> None:
-    """Return freed memory to the kernel whenever the service has become idle. Runs until it is cancelled."""
+    """Return freed memory to the kernel whenever the service has become idle. Runs until it is canceled."""
     budget, begun, idle, settled = service.budget, 0, 0, 0
     while True:
         await asyncio.sleep(interval)

@@ -1,6 +1,6 @@
 """Bind each operation of `app.api.route_table` to its handler.
 
-The table lists the methods and requirements of the routes. This module gives the handlers the parts that they work on.
+The table lists the methods and requirements of the routes. This module passes the handlers the parts that they work on.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def handlers_of(
 ) -> dict[str, Handler]:
     """Return the handlers by operation name.
 
-    `tables` are the tables in row ranges, if the service has those instead of the tensors of `store`.
+    `tables` are the tables in row ranges, if the service serves those instead of the tensors in `store`.
     """
     listed: TensorStore = store if tables is None else tables
     changing = tables if isinstance(tables, PublishedTensors) else None
@@ -172,7 +172,7 @@ def _protocol_handlers(inference: Inference, readiness: Readiness, settings: Set
 def _refusing_handlers(tables: ShardedTensors, operations: Mapping[str, str]) -> dict[str, Handler]:
     """Return handlers that refuse operations on tables in row ranges.
 
-    `operations` maps each to its name in the error.
+    `operations` maps each operation to its name in the error.
     """
 
     def refuse(what: str) -> Handler:

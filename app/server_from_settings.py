@@ -1,4 +1,4 @@
-"""Start the server from its settings: build its options and run one process, or a supervisor of several."""
+"""Start the server from its settings: build its options, and run one process or a supervisor of several."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ work(int(sys.argv[1]))
 
 
 def server_options(settings: Settings) -> ServerOptions:
-    """Return the server's options: the settings, and what the server needs to know of the application."""
+    """Return the server's options: the settings, and what the server needs to know about the application."""
     return ServerOptions(
         settings=settings,
         always_answered=frozenset(path.encode() for path in HEALTH),
@@ -126,7 +126,7 @@ def serve_workers(settings: Settings) -> int:
 
 
 def worker_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings as JSON, from which a worker builds equal ones.
+    """Return the settings as JSON, from which a worker builds identical settings.
 
     If HTTP is not served on a port, `host` and `port` are left out, because setting them would request it.
     """

@@ -1,4 +1,4 @@
-"""Read the values of the gauges: of this process (queue, memory, GPU), and of the store and the settings.
+"""Read the values of the gauges: those of this process (queue, memory, GPU), and those of the store and the settings.
 
 Their names, labels and help texts are in `app.telemetry.metric_definitions`.
 """
@@ -32,7 +32,7 @@ def process_gauges(service: Service, settings: Settings) -> dict[str, Callable[[
 def common_gauges(store: LocalStore, settings: Settings, tables: ShardedTensors | None = None) -> dict[str, float]:
     """Return the gauges of the store and the settings, which are the same in every process.
 
-    `tables` replaces the tensors of the store if tensors are in row ranges.
+    `tables` replaces the tensors of the store if tensors are split into row ranges.
     """
     tensors, size = store.usage()
     free = shutil.disk_usage(store.folder).free

@@ -1,6 +1,6 @@
-"""The settings: environment variables GATHERND_* and equal flags of `gathernd serve`, built once and passed down.
+"""The settings: environment variables GATHERND_* and equivalent flags of `gathernd serve`, read once and passed down.
 
-Other modules receive the values that they need. A test keeps docs/reference/settings.md equal to the table here.
+Other modules receive the values that they need. A test checks that docs/reference/settings.md matches the table here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _UNLIMITED = 1 << 20
 
 
 def _process_file_limit() -> int:
-    """Return the maximum number of files this process may open; a service raises its limit to it when it starts."""
+    """Return the maximum number of files this process may open.
+
+    A service raises its limit to this number at startup.
+    """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return _UNLIMITED if most == resource.RLIM_INFINITY else most
 
@@ -375,7 +378,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_grpc_address(self) -> Self:
-        """Check it here: two sockets that do not listen yet may bind the same port without an error."""
+        """Check that HTTP and gRPC use different ports and sockets.
+
+        Two sockets that are not listening yet may bind the same port without an error.
+        """
         if self.serves_tcp and self.grpc_port == self.port != 0:
             raise _refusal("grpc_port", self.grpc_port, f"{self.grpc_port} is already the HTTP port, GATHERND_PORT")
         if self.uds is not None and self.grpc_uds is not None and self.uds.resolve() == self.grpc_uds.resolve():

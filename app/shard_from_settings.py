@@ -1,4 +1,4 @@
-"""The parts that only a shard has: its routes, its open ranges, and its registration in the catalogue."""
+"""The parts that exist only in a shard: its routes, its open ranges, and its registration in the catalogue."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ logger = logging.getLogger("gathernd")
 
 
 class Shard:
-    """The parts of a shard in addition to its store. `address` is where others reach it, "" until it listens.
+    """The parts of a shard in addition to its store. `address` is where others reach the shard, or "" until it listens.
 
     segment_routes        requests of reconcilers and routers for segments
     catalogue_follower    the catalogue as this process knows it, and the read lease
@@ -201,7 +201,7 @@ def wait_for_cluster_key(settings: Settings) -> Settings:
 
 
 def cluster_key_of(settings: Settings) -> Path | None:
-    """Return the file of the key that a shard's callers need.
+    """Return the file with the key that a shard's callers need.
 
     Returns None for other services, and in a cluster without a key.
     """

@@ -1,4 +1,4 @@
-"""JSON that may quote what a client sent. orjson refuses lone surrogates, which a client may send as `\\ud800`."""
+"""JSON that may quote text from a client. orjson refuses lone surrogates, which a client may send as `\\ud800`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Compile ahead what requests use, or load it from the cache.
+"""Compile in advance what requests use, or load it from the cache.
 
 With an empty cache, only an upload with many keys has to wait. Until the compiled functions are ready, NumPy's kernel
 runs all plans, plain Python functions read and write requests (`app.compilation.until_compiled`), and JSON of more than
-1 MiB is refused. Two other processes compile in the background: one the kernels, the other the functions for keys and
-then the readers and writers. Each part is loaded as soon as it is complete. A service with NumPy's kernel compiles
-nothing and never imports Numba.
+1 MiB is refused. Two other processes compile in the background: one compiles the kernels; the other compiles the
+functions for keys, and then the readers and writers. Each part is loaded as soon as it is complete. A service with
+NumPy's kernel compiles nothing and never imports Numba.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POLL_S: Final = 0.1
 
 
 class _Part(NamedTuple):
-    """Code that is compiled together. `whole` is a file that exists once all of the part is in the cache."""
+    """Code that is compiled together. `whole` is a file that exists once the entire part is in the cache."""
 
     whole: Path
     load: Callable[[], None]
@@ -129,7 +129,7 @@ def _try_lock(lock: IO[bytes]) -> bool:
 
 
 def compile_parts(cache_dir: str, *names: str) -> None:
-    """Compile parts into the cache. Run this as a process of its own; it ends with its parent."""
+    """Compile parts into the cache. Run this in a separate process, which ends with its parent."""
     gc.disable()  # nearly all objects of a compiler are kept, and garbage collection would take a fifteenth of its time
     Thread(target=_end_with_parent, daemon=True).start()
     parts = _parts(Path(cache_dir), lambda text: None)

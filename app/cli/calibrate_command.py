@@ -16,7 +16,8 @@ from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, set
 from app.dispatch.choose_backend import BackendChooser, Facts, Route
 from app.operators.gather_plan import GatherPlan
 
-# The command shows the routes of this lookup: rows of 64 float32 from a table of 51 MB, larger than most CPU caches.
+# The command shows the routes for this lookup: rows of 64 float32 items from a table of 51 MB, which is larger than
+# most CPU caches.
 ROW_BYTES: Final = 256
 TABLE_ROWS: Final = 200_000
 MAX_ROWS: Final = 1 << 19

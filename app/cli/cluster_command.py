@@ -88,7 +88,7 @@ SegmentBytes = Annotated[
 
 @contextmanager
 def _catalogue(cluster: str, authorities: Path | None) -> Iterator[CatalogueClient]:
-    """Yield a client of the catalogue. Its errors end the command with a message and exit code 1."""
+    """Yield a client of the catalogue. Errors of the client end the command with a message and exit code 1."""
     from app.cluster.catalogue.client import CatalogueClient  # noqa: PLC0415
     from app.cluster.catalogue.etcd import BadAddress, open_database  # noqa: PLC0415
     from app.errors import GatherError  # noqa: PLC0415
@@ -106,7 +106,10 @@ def _catalogue(cluster: str, authorities: Path | None) -> Iterator[CatalogueClie
 
 
 def _tls_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> ShardTls | None:
-    """Return the TLS files of shards, or None without TLS. A certificate or key without the authorities is an error."""
+    """Return the TLS files of shards, or None without TLS.
+
+    Passing a certificate or key without the authorities is an error.
+    """
     from app.cluster.shard_tls import ShardTls  # noqa: PLC0415
 
     if certificate is None and key is None:
@@ -279,7 +282,7 @@ def _node_row(node: Mapping[str, Any]) -> list[str]:
 
 
 def _range_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield a row for each range; the primary, incomplete replicas and replicas out of sync are marked."""
+    """Yield a row for each range, in which the primary, incomplete replicas and out-of-sync replicas are marked."""
     version = f"{table['table']}@{table['version']}"
     for one in table["ranges"]:
         replicas = [f"{replica['node']}{_replica_state(one, replica)}" for replica in one["replicas"]]

@@ -164,7 +164,9 @@ def explain(
 def _parameters(
     op: str, dialect: str | None, given: dict[str, int], reduction: str
 ) -> tuple[tuple[int, ...], int, str]:
-    """Return the operator's parameters, the batch_dims of an operator with an axis as well, and the dialect."""
+    """Return the operator's parameters, the batch_dims that an operator may have in addition to an axis, and the
+    dialect.
+    """
     signature = _SIGNATURES[op]
     dialect = signature.default_dialect if dialect is None else dialect
     parameters = tuple(given.pop(one.name, one.default) for one in signature.parameters)
@@ -211,7 +213,7 @@ def _inputs(op: str, texts: Sequence[str]) -> Mapping[str, Tensor]:
 
 
 def _further_inputs(op: str) -> Sequence[str]:
-    """Return the names of the operator's inputs whose type and shape data and indices do not determine."""
+    """Return the names of those inputs of the operator whose type and shape are not determined by data and indices."""
     signature = _SIGNATURES[op]
     return signature.further if signature.kind == "gather" else ()
 
@@ -245,7 +247,7 @@ class _TablesByShape(Store):
 
 
 def _with_updates(call: Call) -> Call:
-    """Give a scatter's call updates of the required shape; return other calls unchanged."""
+    """Add updates of the required shape to a scatter's call; return other calls unchanged."""
     if OPERATORS[call.operator].signature.kind == "scatter":
         assert isinstance(call.data, Tensor)
         shape = call.indices.shape
@@ -256,7 +258,7 @@ def _with_updates(call: Call) -> Call:
 
 
 def _gradient(op: BackwardName, call: Call, sparse: bool) -> BackwardCall:
-    """Return the gradient's call for a gather, with a `grad_output` of the required shape."""
+    """Return the call for the gradient of a gather, with a `grad_output` of the required shape."""
     assert isinstance(call.data, Tensor)
     try:
         _, shape, _ = OPERATORS[call.operator].plan(GRADIENTS[op].dialects[call.dialect], call, call.data, {})
@@ -315,7 +317,7 @@ def _print_explanation(body: dict[str, Any]) -> None:
 
 
 def _shape(text: str) -> tuple[int, ...]:
-    """Parse a shape such as 200000,64; an empty text is a scalar's shape. Raises BadParameter."""
+    """Parse a shape such as 200000,64; an empty text is the shape of a scalar. Raises BadParameter."""
     try:
         shape = tuple(int(size) for size in text.split(",") if size.strip())
     except ValueError:

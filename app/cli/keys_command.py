@@ -31,7 +31,7 @@ KeysFile = Annotated[
 
 
 class KeyScope(Enum):
-    """The values of `app.security.api_keys.Scope` as an enumeration: Typer needs one for an option's choices."""
+    """The values of `app.security.api_keys.Scope` as an enumeration, which Typer needs for an option's choices."""
 
     GATHER = "gather"
     TENSORS = "tensors"
@@ -39,7 +39,7 @@ class KeyScope(Enum):
 
 @contextmanager
 def _keys_file(given: Path | None) -> Iterator[Path]:
-    """Yield the path of the keys file. An error of the file ends the command with a message and exit code 1."""
+    """Yield the path of the keys file. An error in the file ends the command with a message and exit code 1."""
     path = given or read_settings().api_keys_file
     if path is None:
         raise failure("no keys file was given: set GATHERND_API_KEYS_FILE or give --file", 2)
@@ -69,7 +69,7 @@ def keys_add(
         scopes = [name for name in api_keys.SCOPES if KeyScope(name) in (scope or [KeyScope.GATHER])]
         text = api_keys.add(path, label, scopes)
     try:
-        if sys.stdout is None:  # it was closed before the command started
+        if sys.stdout is None:  # standard output was closed before the command started
             raise OSError(errno.EBADF, "standard output is closed")
         typer.echo(text)
     except OSError:

@@ -1,4 +1,4 @@
-"""A service without server and store, with which `gathernd calibrate` and `gathernd explain` choose routes."""
+"""A service without a server or a store, with which `gathernd calibrate` and `gathernd explain` choose routes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def settings_with(cache_dir: Path | None) -> Settings:
 def service_of(settings: Settings, *, refresh: bool) -> Service:
     """Return a service without a store that chooses backends like a server with these settings.
 
-    The machine's rates are read from the cache folder. They are measured with `refresh`, or if there is no file. If the
-    settings require a GPU and there is none, the command ends with exit code 1.
+    The machine's rates are read from the cache folder. They are measured if `refresh` is set or if there is no file. If
+    the settings require a GPU and there is none, the command ends with exit code 1.
     """
     keep_freed_memory(settings.memory_budget // 8)
     kernel = kernel_named(settings.kernel)

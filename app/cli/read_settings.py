@@ -21,14 +21,15 @@ _OF_OTHERS: Final = re.compile(r"URL|API_KEY|(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|
 def read_settings(**given: Any) -> Settings:
     """Read the settings from the environment and from `given`, the arguments of `Settings`.
 
-    If some are invalid, print a line about each and exit with code 2. The line names the flag if flags are in use.
+    If some are invalid, print a line about each and exit with code 2. The line shows the name of the flag if flags are
+    in use.
     """
     try:
         return Settings(**given)
     except ValidationError as error:
         for problem in error.errors():
             name = "_".join(map(str, problem["loc"]))
-            # Take the message of our own checks from the context: in `msg`, pydantic adds a prefix to it.
+            # Read the message of our own checks from the context, because pydantic adds a prefix to it in `msg`.
             why = problem["ctx"]["error"] if problem["type"] == "value_error" else problem["msg"]
             flag, variable = f"--{name.replace('_', '-')}", f"GATHERND_{name.upper()}"
             shown = f"{flag} ({variable})" if "_cli_parse_args" in given else variable
@@ -37,7 +38,7 @@ def read_settings(**given: Any) -> Settings:
 
 
 def warn_of_misspelled_variables(environment: Iterable[str]) -> None:
-    """Print a line about each variable whose name looks like a misspelled setting."""
+    """Print a line about each environment variable whose name looks like a misspelled setting."""
     for variable in environment:
         name = variable.removeprefix(_PREFIX)
         if variable.startswith(_PREFIX) and variable not in SETTING_NAMES and not _OF_OTHERS.fullmatch(name):

@@ -1,1 +1,1 @@
-"""Support for code that Numba compiles, and for the plain functions that the compiled code replaces."""
+"""Support for code compiled with Numba, and for the plain functions that the compiled code replaces."""

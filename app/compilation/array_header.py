@@ -1,10 +1,13 @@
-"""Access to NumPy arrays from compiled code: by the address of the array object, whose header the code reads.
+"""Access to NumPy arrays from compiled code: the code receives the address of the array object and reads the object's
+header.
 
-Numba's own arrays copy that header on each call, count references, fix the item type, and look up the argument types.
-That takes a microsecond, ten times as long as a small gather. Compiled code or its caller must therefore check the
-types. Call `is_array` first for an object that may be anything else, because it would have a different header.
+With its own array type, Numba copies that header on each call, counts references, fixes the item type, and looks up the
+argument types. That takes a microsecond, ten times as long as a small gather. Without it, compiled code or its caller
+must check the types. Call `is_array` first for an object that may not be an array, because it would have a different
+header.
 
-A tuple passes any number of arrays: `item_of` returns them. The caller keeps it until the call returns.
+To pass any number of arrays, pass a tuple: `item_of` returns its items. The caller must keep the tuple alive until the
+call returns.
 """
 
 from __future__ import annotations
@@ -107,7 +110,7 @@ def check_layout() -> None:
 
 
 def _reader(offset: int, bits: int, *path: int) -> Callable[[ArrayHeader], int]:
-    """Make an intrinsic that reads an integer from the header or, with `path`, through the header's pointers."""
+    """Build an intrinsic that reads an integer from the header or, with `path`, through the header's pointers."""
     kind = ir.IntType(bits)
 
     def build(builder: Builder, array: Any) -> Any:
@@ -170,7 +173,7 @@ def holds_carriers(array: ArrayHeader, item_size: int) -> bool:
 
 @inlined
 def index_type(array: ArrayHeader) -> int:
-    """Return the bytes per item, negated for unsigned integers; 0 if the array cannot hold indices."""
+    """Return the number of bytes per item, negated for unsigned integers, or 0 if the array cannot hold indices."""
     if _flags(array) & _ALIGNED == 0 or _order(array) == _BIG_ENDIAN:
         return 0
     size = _item_size(array)

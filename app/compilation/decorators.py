@@ -23,7 +23,7 @@ _R_co = TypeVar("_R_co", covariant=True)
 
 
 class Compiled(Protocol[_P, _R_co]):
-    """Numba's dispatcher of a function that Python calls (`numba.core.dispatcher.Dispatcher`)."""
+    """Numba's dispatcher for a function that Python calls (`numba.core.dispatcher.Dispatcher`)."""
 
     py_func: Any
     signatures: list[Any]
@@ -46,7 +46,10 @@ _config: Any = numba.config
 
 
 def inner(function: Callable[_P, _R]) -> Compiled[_P, _R]:
-    """Compile a function that only compiled functions call; saves a third of the compile time. It must not raise."""
+    """Compile a function that only compiled functions call. This saves a third of the compile time.
+
+    It must not raise.
+    """
     return cast(Compiled[_P, _R], _njit_inner(function))
 
 
@@ -81,16 +84,16 @@ def folder_of(cache_dir: Path, name: str, sources: Iterable[str]) -> Path:
 def cache_compiled(
     cache_dir: Path, name: str, modules: Iterable[ModuleType], functions: Sequence[Compiled[..., object]]
 ) -> Path:
-    """Cache the code of these functions in a folder of `cache_dir` for the next start. Returns the folder.
+    """Cache the code of these functions in a folder of `cache_dir` for the next startup. Returns the folder.
 
-    Numba's cache only detects changes to the file of the compiled function. The folder's name therefore depends on
-    these files and on all other `modules` with code that is compiled with them.
+    Numba's cache detects changes only to the file that contains the compiled function. The folder's name therefore
+    depends on these files and on all other `modules` whose code is compiled with them.
     """
     paths = {str(module.__file__) for module in (*modules, numba_passes)} | {__file__}
     folder = folder_of(cache_dir, name, paths | {function.py_func.__code__.co_filename for function in functions})
     before = _config.CACHE_DIR
     _config.CACHE_DIR = str(folder)
     for function in functions:
-        function.enable_caching()  # uses the folder that is set now
+        function.enable_caching()  # uses the folder that is currently set
     _config.CACHE_DIR = before
     return folder

@@ -1,8 +1,8 @@
-"""LLVM instructions as functions for compiled code, for operations that Numba lacks or compiles to slow code.
+"""LLVM instructions as functions for compiled code, for operations that Numba lacks or compiles into slow code.
 
 All integers are int64, because Numba converts an operation on int64 and uint64 to float. Functions that treat an
-argument as unsigned have LLVM's names (`ult`, `udiv`, `lshr`). Addresses are int64 and unchecked: the caller must
-ensure that the bytes exist.
+argument as unsigned have the same names as in LLVM (`ult`, `udiv`, `lshr`). Addresses are int64 and unchecked: the
+caller must ensure that the bytes exist.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def repeat_byte(byte: int) -> int:
 
 
 def intrinsic(result: Any, arguments: Sequence[Any], build: Build) -> Any:
-    """Make a function for compiled code from Numba's result and argument types. `build` emits its instructions."""
+    """Build a function for compiled code from Numba's result and argument types. `build` emits its instructions."""
 
     def function(typing_context: Any, *given: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -56,7 +56,7 @@ def intrinsic(result: Any, arguments: Sequence[Any], build: Build) -> Any:
 
 
 def with_arguments(function: Callable[..., Any], count: int) -> Any:
-    """Make a Numba intrinsic from a function that takes the typing context and `count` arguments as `*given`."""
+    """Build a Numba intrinsic from a function that takes the typing context and `count` arguments as `*given`."""
     # Numba inspects the signature for the number of arguments, and does not support `*given`.
     names = ["typing_context", *(f"argument_{number}" for number in range(count))]
     signature = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
@@ -70,9 +70,9 @@ _int64: Final = types.int64
 
 
 def stack_words(words: int) -> Callable[[], Address]:
-    """Make an intrinsic that returns the address of `words` int64 on the stack of the calling function.
+    """Build an intrinsic that returns the address of `words` int64 items on the stack of the calling function.
 
-    They are not initialized, so unused ones cost nothing.
+    The items are not initialized, so unused ones cost nothing.
     """
 
     def build(builder: Builder) -> Any:
@@ -117,7 +117,7 @@ def _f32_bits(builder: Builder, value: Any) -> Any:
 
 
 def _find_any(characters: bytes) -> Callable[[Address], int]:
-    """Make a function that returns a mask of 64 bits: bit i is set if byte i at an address is one of `characters`."""
+    """Build a function that returns a 64-bit mask: bit i is set if byte i at an address is one of `characters`."""
     kind = ir.VectorType(_BYTE, 64)
 
     def build(builder: Builder, address: Any) -> Any:

@@ -1,15 +1,15 @@
-"""Numba's compiler with two changes: it caches the types of calls, and it only links inner functions into their
-callers.
+"""Numba's compiler with two changes: it caches the types of calls, and it only links inner functions into callers.
 
-To type an operator, Numba tries all functions of that name, including NumPy's for arrays, and discards the result.
-Caching it saves a sixth of the first start's compile time. Only calls of operators and of Numba's own functions are
-cached, because their result types depend only on the argument types: `a + b` of two int64 is looked up once.
+To determine the types of an operator, Numba tries all functions of that name, including NumPy's for arrays, and
+discards the result. Caching the result saves a sixth of the compile time at the first startup. Only calls of operators
+and of Numba's own functions are cached, because their result types depend only on the argument types: `a + b` of two
+int64 is looked up once.
 
 Numba generates native code for every function, optimized together with everything that it calls. For a function that
 only compiled functions call, this code is never used: the function is linked into its callers, and is optimized and
-compiled again there. Omitting that code saves a seventh of the first start's compile time. Functions that need their
-own native code are refused: those with `raise`, because Numba stores exception values next to that code, and recursive
-ones.
+compiled again there. Omitting the unused code saves a seventh of the compile time at the first startup. Functions that
+need their own native code are refused: those with `raise`, because Numba stores exception values next to that code, and
+recursive ones.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _RAISES: Final = ir.Raise, ir.StaticRaise, ir.DynamicRaise
 class _LinkedLibrary(JITCodeLibrary):
     """The code of a function to be linked into others.
 
-    A version of Numba that names the two steps differently also runs them for inner functions, which is slower but
-    correct.
+    A version of Numba in which the two steps have different names also runs them for inner functions, which is slower
+    but correct.
     """
 
     def _optimize_final_module(self) -> None:

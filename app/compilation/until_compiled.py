@@ -1,7 +1,7 @@
 """A plain function that a compiled one replaces once it is ready.
 
-The plain function is the reference and need not be fast. It defines the behavior of both, it runs with `--kernel numpy`
-and while the first start compiles, and tests compare the compiled function with it.
+The plain function is the reference and need not be fast. It defines the behavior of both. It runs with `--kernel numpy`
+and while the first startup is compiling, and tests compare the compiled function with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _POLL_S: Final = 0.02
 
 
 class UntilCompiled(Generic[_P, _R]):
-    """Call `run`. It is `plain` until the equivalent compiled function is stored there.
+    """To call the function, call `run`. It is `plain` until the equivalent compiled function is stored there.
 
     `are_due` is true while functions are being compiled. Calls that would take long then wait for them.
     """
@@ -30,16 +30,16 @@ class UntilCompiled(Generic[_P, _R]):
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether the compiled function is ready while others are still being compiled.
+        """Return whether the compiled function is ready while others are still being compiled.
 
-        `plain` then passes the rest of its work to the compiled function.
+        If so, `plain` passes the rest of its work to the compiled function.
         """
         return UntilCompiled.are_due and self.run is not self.plain
 
     def wait(self) -> None:
         """Wait until the compiled function is ready, or is no longer being compiled.
 
-        Call it before long work, in a thread that may block. The plain function would take longer, and would take a
+        Call this before long work, in a thread that may block. The plain function would take longer, and would take a
         core away from the compiler.
         """
         while UntilCompiled.are_due and self.run is self.plain:

@@ -1,10 +1,10 @@
 """The one exception that carries every error, and the closed list of its codes.
 
-Every refused request raises a `GatherError` whose `code` has a row in `CATALOGUE`: its statuses, what it means, how to
-fix the request, and an example. `hints.py` makes the hint of an error without a hint of its own. The bodies of answers,
-the pages at /errors/{code}, OpenAPI and the labels of metrics are made from the rows; tests hold
-`docs/reference/errors.md` and the classes of the Python client equal to them. Statuses are plain numbers and names,
-because the code below the transports does not know HTTP or gRPC.
+Every refused request raises a `GatherError` whose `code` has a row in `CATALOGUE`. The row holds the error's statuses,
+what it means, how to fix the request, and an example. `hints.py` builds the hint for an error that has no hint of its
+own. The bodies of responses, the pages at /errors/{code}, OpenAPI and the labels of metrics are built from the rows.
+Tests check that `docs/reference/errors.md` and the classes of the Python client match them. Statuses are plain numbers
+and names, because the code below the transports does not depend on HTTP or gRPC.
 
     GatherError
       code      the code of the catalogue's row
@@ -98,5 +98,5 @@ class GatherError(Exception):
 
 
 def invalid_field(pointer: str, detail: str, hint: str | None = None) -> GatherError:
-    """Return the error for a field that is missing, unknown, or has a value that is not allowed."""
+    """Return the error for a field that is missing or unknown, or whose value is not allowed."""
     return GatherError("invalid_field", detail, pointer=pointer, hint=hint)

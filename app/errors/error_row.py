@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A command that gets the error from a service on 127.0.0.1:8080, and the answer. A test runs it.
+    """A command that provokes the error in a service on 127.0.0.1:8080, and the response. A test runs the command.
 
-    `members` are the answer's members other than `detail` and `hint`. If `hint` is None, the row makes the hint from
-    these members. `about` says what the command presupposes, if anything.
+    `members` are the response's members other than `detail` and `hint`. If `hint` is None, the hint is built from these
+    members. `about` says what the command presupposes, if anything.
     """
 
     command: str
@@ -26,9 +26,9 @@ class Example:
 class ErrorRow:
     """A code: its texts, an example, its status over HTTP and the name of its status over gRPC.
 
-    `title` heads the error body; `meaning` and `fix` (how to fix the request) are on the page of the code. `hints`
-    serve errors without a hint of their own: `hints.py` takes the first whose facts, in braces, the error has. The last
-    needs no facts.
+    `title` is the title in the error body; `meaning` and `fix` (how to fix the request) are shown on the page of the
+    code. `hints` are for errors without a hint of their own: `hints.py` uses the first one whose facts, in braces, the
+    error has. The last hint needs no facts.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The hint of an error: one sentence on how to fix the request, with the facts of that request."""
+"""The hint of an error: one sentence that says how to fix the request, with the facts of that request."""
 
 from __future__ import annotations
 
@@ -32,15 +32,18 @@ _LARGEST: Final = 2**63 - 1
 
 
 def hint_of(error: GatherError, retry_after: int) -> str:
-    """Return one sentence on how to fix the request: the error's own, or the catalogue's with the facts of the error.
+    """Return one sentence that says how to fix the request: the error's own, or the catalogue's with the error's facts.
 
-    `retry_after` is the value of the answer's Retry-After header, in seconds.
+    `retry_after` is the value of the response's Retry-After header, in seconds.
     """
     return _relative_to_text(_hint(error, retry_after))
 
 
 def _relative_to_text(hint: str) -> str:
-    """Make pointers into a JSON text relative to that text, and say so. Other hints are returned unchanged."""
+    """Make the pointers in a hint relative to the JSON text that they point into, and say so.
+
+    Other hints are unchanged.
+    """
     for text in _TEXTS:
         if f"{text}/" in hint and not hint.startswith(f"In the JSON text at {text}: "):
             return f"In the JSON text at {text}: {hint.replace(f'{text}/', '/')}"

@@ -1,4 +1,4 @@
-"""Errors of tables with a key column, and of requests that name rows by key."""
+"""Errors for tables with a key column, and for requests that select rows by key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of a request's content: its fields, and the rules and limits of the operators."""
+"""Errors in a request itself: its fields, and the rules and limits of the operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of the service's own state, and of what it stores and fetches."""
+"""Errors that concern the service's own state, and what it stores and fetches."""
 
 from __future__ import annotations
 

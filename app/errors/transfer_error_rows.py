@@ -1,4 +1,4 @@
-"""Errors of reaching the service: reading the request, access, names, conditions and sizes."""
+"""Errors on the way to the service: in reading the request, access, names, conditions and sizes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Answers calls: the one place that checks the API key, admits a call, converts errors to statuses, and counts it.
+"""Answers calls: the one place that checks API keys, admits calls, converts errors to statuses, and counts calls.
 
-A handler is called when the metadata has arrived, and reads the message itself. So a call without a valid key, or above
-the limit, is refused before its message is read. For gRPC these are stream handlers, which are the same on the wire.
+A handler is called once the metadata has arrived, and reads the message itself. So a call without a valid key, or above
+the limit, is refused before its message is read. To gRPC, these are stream handlers, which are the same on the wire.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 
 class Calls(grpc.GenericRpcHandler):
-    """Answers all calls: infer calls through `inference`, the others through the handlers of their methods."""
+    """Answers all calls: infer calls through `inference`, and the others through the handlers of their methods."""
 
     def __init__(
         self,
@@ -87,7 +87,10 @@ class Calls(grpc.GenericRpcHandler):
         await self._under_way.wait_until_idle(seconds)
 
     def end_idle_streams(self) -> None:
-        """End the streams that wait for a request; a stream that is answering one ends after it."""
+        """End the streams that are waiting for a request.
+
+        A stream that is answering one ends when the response is complete.
+        """
         self._stopping.set()
         self._under_way.cancel_idle_streams()
 
@@ -211,7 +214,7 @@ class Calls(grpc.GenericRpcHandler):
                 try:
                     await self._end_with(error, request, context)
                 finally:
-                    leave()  # only now, because gRPC may have held a part of the message
+                    leave()  # not earlier, because gRPC may have held a part of the message
                 raise
             request.sent = len(written)
             if rpc.is_public:  # the response has only a few bytes
@@ -227,7 +230,7 @@ class Calls(grpc.GenericRpcHandler):
         return grpc.stream_unary_rpc_method_handler(handle)
 
     async def _run(self, work: Coroutine[Any, Any, Result], request: RpcRequest) -> Result:
-        """Run `work` directly up to its first wait, and to its end even if the caller goes away.
+        """Run `work` directly up to its first wait, and run it to its end even if the caller goes away.
 
         Work in a thread cannot be interrupted, and continues to charge memory. The charge is released when it ends.
         """
@@ -252,13 +255,13 @@ class Calls(grpc.GenericRpcHandler):
         return GatherError("internal", "the service failed; its log has the request_id")
 
     def _code_of_cancelled(self, request: RpcRequest) -> str:
-        """Return the code of a call that was cancelled or whose deadline has passed."""
+        """Return the error code for a call that was canceled or whose deadline has passed."""
         if request.callers_deadline and perf_counter() >= request.deadline - 0.001:
             return "deadline_exceeded"
         return "not_ready" if self._stopping.is_set() else _GONE
 
     def _stream_handler(self, rpc: Rpc) -> Any:
-        """Return the handler of a stream: answers its requests in order; an invalid request does not end it."""
+        """Return the handler of a stream. It answers requests in order; an invalid request does not end the stream."""
 
         async def handle(_: object, context: Context) -> None:
             call = self._request(rpc, context)
@@ -280,7 +283,10 @@ class Calls(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _answer_next(self, rpc: Rpc, context: Context) -> bool:
-        """Answer the next request of a stream. Returns False at its end. Raises unauthorized and forbidden."""
+        """Answer the next request of a stream. Returns False at the end of the stream.
+
+        Raises unauthorized and forbidden.
+        """
         if self._stopping.is_set():
             return False
         task = asyncio.current_task()
@@ -364,7 +370,7 @@ class Calls(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _send_statuses(self, rpc: Rpc, service: str, context: Context) -> None:
-        """Send the status of a service, and each change of it, until the server stops."""
+        """Send the status of a service, and then each change of that status, until the server stops."""
         last = -1
         while True:
             now = serving_status(service, self._readiness)
@@ -376,7 +382,7 @@ class Calls(grpc.GenericRpcHandler):
             await asyncio.sleep(_WATCH_S)
 
     async def _end_with(self, error: BaseException, request: RpcRequest, context: Context) -> None:
-        """Count a call that ends with `error`, and send the error. gRPC then raises an exception of its own.
+        """Count a call that ends with `error`, and send the error. gRPC then raises its own exception.
 
         Returns only if the caller is gone.
         """
@@ -418,8 +424,8 @@ async def _answer(handler: CallHandler, message: bytes, request: RpcRequest) -> 
 def coding_of(message: bytes) -> bytes | None:
     """Detect the compression of a message from its first bytes: gzip, deflate (zlib), or None.
 
-    An uncompressed message cannot begin like this: gzip's first byte would be wire type 7, which does not exist, and
-    zlib's would be field 15, which no message has.
+    An uncompressed message cannot begin with these bytes: gzip's first byte would be wire type 7, which does not exist,
+    and zlib's would be field 15, which no message has.
     """
     first = message[:1]
     if first == b"\x1f":

@@ -7,9 +7,9 @@ no slot, it is refused.
 
 Once a read has begun, gRPC receives the whole message, however slowly the caller sends it. So only a few messages of
 calls that need no key are read concurrently, in slots of their own. Before that, a call holds at most the first window
-of its stream, `FIRST_WINDOW` bytes. Honest messages have a few bytes and arrive together with their call. So a call
-whose message does not arrive within a moment is ended if others wait, and the newest waiting call is served first.
-Callers that send half a message, or none, cannot block the health checks of others.
+of its stream, `FIRST_WINDOW` bytes. Honest messages have only a few bytes and arrive together with their call. So a
+call whose message does not arrive almost immediately is ended if other calls are waiting, and the newest waiting call
+is served first. Callers that send half a message, or none, cannot block the health checks of others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Places:
         self._newest_first = newest_first
 
     async def take(self, task: asyncio.Task[Any]) -> bool:
-        """Take a slot for `task`; waits for one. Returns False if it does not get a slot."""
+        """Acquire a slot for `task`, waiting if necessary. Returns False if it does not get a slot."""
         if not self.waiting and len(self.taken) < self.most:
             self.taken[task] = perf_counter()
             return True
@@ -100,13 +100,16 @@ class PublicMessages(Places):
             self.leave(task)
 
     def hand_over(self) -> None:
-        """Give free slots to waiting tasks. If some still wait, start to end calls whose messages are late."""
+        """Give free slots to waiting tasks.
+
+        If some tasks are still waiting, start ending calls whose messages are late.
+        """
         super().hand_over()
         if self.waiting and (self._ending is None or self._ending.done()):
             self._ending = asyncio.ensure_future(self._end_late_calls())
 
     async def _end_late_calls(self) -> None:
-        """While tasks wait, end the same number of calls whose messages are late."""
+        """While tasks are waiting, end as many calls whose messages are late."""
         while self.waiting and (coming := self._calls_receiving()):
             await asyncio.sleep(next(iter(coming.values())) + _MOMENT_S - perf_counter())
             latest = perf_counter() - _MOMENT_S
@@ -117,7 +120,7 @@ class PublicMessages(Places):
                 task.cancel()
 
     def _calls_receiving(self) -> dict[asyncio.Task[Any], float]:
-        """Return the calls whose messages are being received, with their start; the oldest comes first."""
+        """Return the calls whose messages are being received, with their start times, oldest first."""
         return {task: since for task, since in self.taken.items() if task not in self._giving_way}
 
 
@@ -140,7 +143,7 @@ _Since = dict[asyncio.Task[Any], float]
 
 
 def divide_limit(most: int) -> tuple[int, int]:
-    """Divide a limit on messages. Returns the numbers for calls with a slot, and for calls that need no key."""
+    """Divide a limit on messages. Returns the limit for calls with a slot, and the limit for calls that need no key."""
     public = max(1, min(_MOST_PUBLIC, most // 8))
     return max(1, most - public), public
 
@@ -173,16 +176,16 @@ class CallsUnderWay:
         return task
 
     async def take_public_place(self, task: asyncio.Task[Any]) -> None:
-        """Take a slot for the message of a call that needs no key; waits for one. Raises overloaded."""
+        """Acquire a slot for the message of a call that needs no key, waiting if necessary. Raises overloaded."""
         if not await self._messages.take(task):
             raise self._too_many("too many calls wait for their message", self._messages.most)
 
     def has_public_message(self, task: asyncio.Task[Any]) -> None:
-        """Give up the slot of a call that needs no key, because its message has arrived."""
+        """Free the slot of a call that needs no key, because its message has arrived."""
         self._messages.has_message(task)
 
     async def take_place(self, task: asyncio.Task[Any]) -> None:
-        """Take a slot for the call of `task`, a registered call; waits for one.
+        """Acquire a slot for the registered call of `task`, waiting if necessary.
 
         Raises overloaded if too many calls are waiting, or if the wait is too long.
         """
@@ -216,7 +219,7 @@ class CallsUnderWay:
         self._idle_streams.pop(task, None)
 
     def cancel_idle_streams(self) -> None:
-        """Cancel the streams that wait for a request."""
+        """Cancel the streams that are waiting for a request."""
         for task in tuple(self._idle_streams):
             task.cancel()
 
@@ -232,7 +235,7 @@ class CallsUnderWay:
     async def wait_until_idle(self, seconds: float) -> None:
         """Wait up to `seconds` for a moment without calls in flight.
 
-        Health watches and streams that wait for a request do not count.
+        Health watches and streams that are waiting for a request do not count.
         """
         end = perf_counter() + seconds
         begun = -1

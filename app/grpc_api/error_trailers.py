@@ -23,7 +23,10 @@ _LONGEST_SENT: Final = 12
 
 
 def problem_bytes(error: GatherError, request_id: str) -> bytes:
-    """Return the problem body as JSON of at most MOST_PROBLEM_BYTES. Drops places first, then shortens texts."""
+    """Return the problem body as JSON of at most MOST_PROBLEM_BYTES.
+
+    To fit, first drops places, then shortens texts.
+    """
     body: dict[str, Any] = problem(error, request_id)
     text = dump(body)
     while len(text) > MOST_PROBLEM_BYTES and body.get("errors"):

@@ -1,6 +1,6 @@
 """Checks that the packages of the extra `grpc` are installed, and limits what gRPC itself logs.
 
-Otherwise callers could fill the log with lines that are useless to an operator.
+Without the latter, callers could fill the log with lines that are useless to an operator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _VERBOSITY: Final = "GRPC_VERBOSITY"
 
 
 class NoGrpc(Exception):
-    """gRPC is requested, but its packages are missing. The text names the extra that contains them."""
+    """gRPC is requested, but its packages are missing. The message says which extra contains them."""
 
 
 def check_grpc() -> None:
@@ -33,15 +33,15 @@ def check_grpc() -> None:
 def quiet_core() -> None:
     """Stop gRPC's core from writing to stderr, unless the environment sets its verbosity. Call before importing gRPC.
 
-    The core writes lines in its own format, one for each invalid header field of a caller.
+    The core writes lines in its own format, one for each invalid header field that a caller sends.
     """
     os.environ.setdefault(_VERBOSITY, "NONE")
 
 
 def quiet_python() -> None:
-    """Suppress what gRPC's Python layer logs and prints because of callers' mistakes."""
+    """Suppress what gRPC's Python layer logs and prints as a result of callers' mistakes."""
     logging.getLogger(_LOGGER).addFilter(is_worth_logging)
-    # It prints a traceback to stderr, bypassing logging, if it cannot send an error because the call has ended.
+    # gRPC prints a traceback to stderr, bypassing logging, if it cannot send an error because the call has ended.
     own = vars(import_module(_LOGGER))
     own["traceback"] = SimpleNamespace(**vars(traceback) | {"print_exc": _print_nothing})
 
@@ -49,7 +49,8 @@ def quiet_python() -> None:
 def is_worth_logging(record: logging.LogRecord) -> bool:
     """Return True if a line of gRPC's own log should be kept.
 
-    Drops the tracebacks of method names and metadata that are not UTF-8, and of calls that ended before their response.
+    Drops the tracebacks for method names and metadata that are not UTF-8, and for calls that ended before their
+    response.
     """
     import grpc.aio  # noqa: PLC0415  (after `quiet_core`)
 

@@ -30,7 +30,7 @@ from app.server.readiness import Readiness
 CallHandler = Callable[[Any, Memory], Awaitable[dict[str, Any]]]
 """Takes a request's message and its memory. Returns the content of the response, with JSON's member names."""
 LONG: Final = ("ModelStatistics", "RepositoryIndex")
-"""Calls whose answers list every model, and so are written in a thread."""
+"""Calls whose responses list every model, and are therefore written in a thread."""
 _HEALTH_SERVICES: Final = ("", SERVICE)
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
@@ -94,7 +94,7 @@ def call_handlers(models: Models, readiness: Readiness) -> Mapping[str, CallHand
 
 
 def serving_status(service: str, readiness: Readiness) -> int:
-    """Return the status of a service for gRPC's health checks. Known services have the status of /readyz."""
+    """Return the status of a service for gRPC's health checks. Known services have the same status as /readyz."""
     if service not in _HEALTH_SERVICES:
         return SERVICE_UNKNOWN
     return SERVING if readiness.ready else NOT_SERVING
@@ -113,9 +113,9 @@ def _identity(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_message(rpc: Rpc, content: dict[str, Any]) -> bytes:
-    """Encode a response as a message, without the members that the protocol has only over REST."""
+    """Encode a response as a message, without the members that exist only in the protocol over REST."""
     message = _classes(rpc)[1]()
-    # Not `Parse` of one text, which would hold the interpreter's lock throughout.
+    # `Parse` of a single text would hold the interpreter's lock throughout.
     json_format.ParseDict(content, message, ignore_unknown_fields=True, descriptor_pool=POOL)
     written: bytes = message.SerializeToString()
     return written

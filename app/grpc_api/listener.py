@@ -1,4 +1,4 @@
-"""The gRPC server of a process: its ports, start and stop."""
+"""The gRPC server of a process: its ports, its startup and its shutdown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GrpcListener:
     """Serves `calls` over gRPC. Start and stop it in the event loop that answers the calls.
 
     `options` are gRPC's own options, by name. `addresses` are the addresses to listen on, such as `127.0.0.1:8081`;
-    `unix_socket` is an additional one without TLS.
+    `unix_socket` is an additional socket without TLS.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class GrpcListener:
         self._sweep: asyncio.Future[None] | None = None
 
     async def start(self, tls: Tls | None) -> None:
-        """Start to listen. With `tls`, each handshake uses its current certificate.
+        """Start listening. With `tls`, each handshake uses its current certificate.
 
         Raises RuntimeError if an address cannot be used, and CannotListen for the Unix socket.
         """
@@ -75,7 +75,7 @@ class GrpcListener:
         """Stop accepting calls, let running calls finish within `grace` seconds, and cancel the rest.
 
         gRPC's core ends calls that have arrived but not begun with CANCELLED, which clients do not retry. So the core
-        is stopped in a moment without calls, if there is one soon.
+        is stopped at a moment without calls, if one comes soon.
         """
         server, self._server = self._server, None
         if server is None:

@@ -27,7 +27,8 @@ Address = tuple[str, int]
 class RpcRequest(ServedRequest):
     """A call, or one request of a stream.
 
-    `exchange` is the request itself, because it holds the byte counts and whether the caller has disconnected.
+    `exchange` is the request itself, because the request holds the byte counts and knows whether the caller has
+    disconnected.
     """
 
     refusal: Code | None = None
@@ -68,7 +69,7 @@ class RpcRequest(ServedRequest):
 
     @property
     def scope(self) -> dict[str, Any]:
-        """What logs and traces record about the caller, in the form of an HTTP request's ASGI scope."""
+        """The data that logs and traces record about the caller, in the form of an HTTP request's ASGI scope."""
         peer = self._peer()
         client = address_of_peer(peer) or (peer.partition(":")[0], 0)
         return {"client": client, "http_version": "2", "scheme": "http"}

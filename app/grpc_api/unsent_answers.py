@@ -1,13 +1,13 @@
 """Responses that gRPC holds because the caller has not read them. They stay charged, and their calls keep their slots.
 
-A caller may open no flow-control window for a response, or stop reading. gRPC then holds the response as long as the
-connection exists, and has no function to drop it. So each connection with waiting answers is checked twice, half of
-GATHERND_ANSWER_TIMEOUT apart. It is reset if the caller has acknowledged fewer bytes in between than
+A caller may open no flow-control window for a response, or may stop reading. gRPC then holds the response as long as
+the connection exists, and has no function to drop it. So each connection with waiting responses is checked twice, half
+of GATHERND_ANSWER_TIMEOUT apart. It is reset if, between the two checks, the caller has acknowledged fewer bytes than
 GATHERND_MIN_ANSWER_RATE requires.
 
 On a Unix socket, all callers have the same peer name, and the kernel does not count acknowledged bytes. There, a
 connection is reset if the number of unread bytes has not changed for the time in which the caller should have read all
-of them. A caller that reads but opens no window is only limited by GATHERND_GRPC_MAX_CONNECTION_AGE.
+of them. A caller that reads but opens no window is limited only by GATHERND_GRPC_MAX_CONNECTION_AGE.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ logger = logging.getLogger("gathernd")
 _ACKNOWLEDGED_AT: Final = 120
 """Offset of tcpi_bytes_acked (8 bytes) in struct tcp_info of linux/tcp.h."""
 _LEAST_BYTES: Final = 1024
-"""Minimum number of bytes that counts as reading, at any rate; answers to pings have fewer."""
+"""Minimum number of bytes that counts as reading, at any rate; replies to pings have fewer."""
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 @dataclass(slots=True, eq=False)
 class _UnsentAnswer:
-    """A waiting answer: the time of its next check, and the bytes that its caller had acknowledged at the last one."""
+    """A waiting response: the time of its next check, and how many bytes its caller had acknowledged at the last
+    check.
+    """
 
     context: Context
     look_at: float
@@ -48,14 +50,16 @@ class _UnsentAnswer:
 
 
 class _FullQueue(NamedTuple):
-    """The number of bytes that the peer of a Unix socket has not read, and since when it has not changed."""
+    """The number of bytes that the peer of a Unix socket has not read, and the time since which this number has not
+    changed.
+    """
 
     size: int
     since: float
 
 
 class UnsentAnswers:
-    """The unsent answers of a server; `timeout` is in seconds, `rate` in bytes per second.
+    """The unsent responses of a server; `timeout` is in seconds, and `rate` is in bytes per second.
 
     `unix_address` is the address of the server's Unix socket, if it has one.
     """
@@ -78,11 +82,15 @@ class UnsentAnswers:
             self._waiting.discard(unsent)
             done()
 
-        # Not the context's own callbacks: they would keep the context and its call alive until a garbage collection.
+        # The context's own callbacks are not used, because they would keep the context and its call alive until a
+        # garbage collection.
         task.add_done_callback(sent)
 
     async def wait(self, context: Context, sending: Awaitable[Any]) -> None:
-        """Await `sending`, a stream's answer or a call's final error. The call releases its own charge."""
+        """Await `sending`, which sends a stream's response or a call's final error.
+
+        The call releases its own charge.
+        """
         unsent = self._begin_waiting(context)
         try:
             await sending
@@ -95,7 +103,7 @@ class UnsentAnswers:
         return unsent
 
     async def sweep(self, interval: float = 1.0) -> None:
-        """Check the waiting answers at intervals, until cancelled; see `check_due`."""
+        """Check the waiting responses at intervals, until canceled; see `check_due`."""
         while True:
             await asyncio.sleep(min(interval, self._pause))
             self.check_due()
@@ -132,8 +140,10 @@ class UnsentAnswers:
             one.acknowledged, one.look_at = acknowledged, now + self._pause
 
     def _check_unix_connection(self, connection: socket.socket, now: float, known: Mapping[int, _FullQueue]) -> None:
-        """Reset a connection if its peer has read nothing for as long as its unread bytes take at the minimum rate."""
-        size = unsent_bytes(connection)  # includes the kernel's overhead for each piece
+        """Reset a connection if its peer has read nothing for as long as reading its unread bytes takes at the minimum
+        rate.
+        """
+        size = unsent_bytes(connection)  # this includes the kernel's overhead for each piece
         if not size:
             return
         inode = os.fstat(connection.fileno()).st_ino

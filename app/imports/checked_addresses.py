@@ -1,6 +1,6 @@
 """Resolve the host of an import's URL and check that every address may be connected to.
 
-Public addresses are allowed, and so are the networks that a matching prefix names. Each name is resolved once per
+Public addresses are allowed, and so are the networks listed in a matching prefix. Each host name is resolved once per
 connection, and the connection uses one of the checked addresses.
 """
 

@@ -1,7 +1,8 @@
 """Read a file over HTTP in ranges.
 
-A broken connection is resumed, every range is checked to have the same content, and time is bounded. A server that does
-not support ranges sends the whole file in its first response; that response is then read once, in order.
+A broken connection is resumed, every range is checked to come from the same version of the file, and the time is
+bounded. A server that does not support ranges sends the whole file in its first response; that response is then read
+once, in order.
 
 The subclasses in `https_source` and `s3_source` decide how and where requests are sent.
 """
@@ -61,7 +62,7 @@ class HttpRanges(ABC):
     async def _ask(self, stack: AsyncExitStack, headers: dict[str, str]) -> httpx.Response:
         """Send a GET with these header fields.
 
-        Returns the response with status 200, 206, 412 or 416, its body still unread.
+        Returns the response, which has status 200, 206, 412 or 416 and whose body has not been read yet.
 
         Header fields of requests and responses are encoded with the codec FIELDS. Raises Interrupted and SourceFailed.
         """
@@ -172,7 +173,9 @@ class HttpRanges(ABC):
         return answer
 
     def _check(self, answer: httpx.Response, begin: int, end: int) -> None:
-        """Raise SourceFailed unless a response has the requested range, of the same content as the first response."""
+        """Raise SourceFailed unless a response has the requested range, from the same version of the file as the first
+        response.
+        """
         if answer.status_code in (200, 412, 416):
             raise SourceFailed(CHANGED)
         if _range_of(answer) != (begin, end, self.size) or validators_of(answer) != self._validators:
@@ -202,7 +205,7 @@ class _Attempts:
 def client(*, tls: bool, of_environment: bool = False) -> httpx.AsyncClient:
     """Create an HTTP client that follows no redirects and stores no cookies.
 
-    `of_environment` makes it use the proxies named by the environment.
+    With `of_environment`, it uses the proxies set in the environment.
     """
     return httpx.AsyncClient(
         trust_env=of_environment,
@@ -236,7 +239,9 @@ def _range_of(answer: httpx.Response) -> tuple[int, int, int]:
 
 
 def validators_of(answer: httpx.Response) -> dict[str, str]:
-    """Return the fields that identify the content: a strong ETag, or else the modification time and a weak ETag."""
+    """Return the fields that identify the version of the file: a strong ETag, or else the modification time and a weak
+    ETag.
+    """
     etag = answer.headers.get("etag")
     if etag is not None and not etag.startswith("W/"):
         return {"etag": etag}
@@ -245,7 +250,9 @@ def validators_of(answer: httpx.Response) -> dict[str, str]:
 
 
 def _checksum_of(answer: httpx.Response) -> Checksum | None:
-    """Return the checksum of the whole file from a response: RFC 9530, its predecessor Digest, or S3's own field."""
+    """Return the checksum of the whole file from a response, given as in RFC 9530, in its predecessor Digest, or in
+    S3's own field.
+    """
     for name in ("repr-digest", "digest"):
         match = _SHA256.search(answer.headers.get(name, ""))
         if match is not None:

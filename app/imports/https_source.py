@@ -1,9 +1,9 @@
 """Read sources at https:// and http://, from checked addresses only.
 
 This module resolves the host name, checks its addresses and sends the request to one of them, with the name in Host and
-in TLS. The name can therefore not resolve to another address between the check and the connection. Redirects are
-followed here too, and each target is checked like the first URL. Credentials, cookies and proxies of the environment
-are not used.
+in TLS. The name therefore cannot resolve to another address between the check and the connection. Redirects are also
+followed here, and each target is checked like the first URL. Credentials, cookies, and proxies from the environment are
+not used.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class HttpsSource(HttpRanges):
 
 
 class _Host:
-    """The connections to one host name, only to checked addresses.
+    """The connections to one host name, made only to checked addresses.
 
     Host names do not share connections, so a connection whose certificate was checked for another name at the same
     address is never reused.
@@ -103,7 +103,7 @@ class _Host:
         self._addresses: list[str] = []
 
     async def request(self, url: SourceUrl, headers: dict[str, str], allowed: AllowedSources) -> httpx.Request:
-        """Build a request that goes to a checked address and names the URL's host."""
+        """Build a request that goes to a checked address and contains the URL's host name."""
         if not self._addresses:
             found = await checked_addresses(url, allowed.find_prefixes(url))
             self._addresses = [str(address) for address in found]

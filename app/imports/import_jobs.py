@@ -1,8 +1,9 @@
-"""Run imports on an event loop in a thread of their own.
+"""Run imports on an event loop in a separate thread.
 
 `ImportJobs.begin` opens the source and reads its header, so that a client learns of errors in the source immediately.
-It then begins the upload in the store, which checks quota and disk, and writes the record. In the background the import
-reads, checks, hashes and writes the bytes like those of an upload, and commits. Nothing is visible before the commit.
+It then begins the upload in the store, which checks quota and disk, and writes the record. In the background, the
+import reads, checks, hashes and writes the bytes like those of an upload, and then commits. Nothing is visible before
+the commit.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class ImportJobs:
     async def begin(self, request: ImportSpec, caller: Caller | None = None) -> ImportRecord:
         """Begin an import and return its record; the import continues in the background.
 
-        The log names `caller` when the import ends.
+        When the import ends, the log line says who `caller` is.
 
         Raises import_failed, invalid_field at /tensor and /keys, overloaded, payload_too_large, limit_exceeded,
         insufficient_storage and name_conflict.
@@ -102,7 +103,7 @@ class ImportJobs:
         self._disk.shutdown()
 
     async def _cancel_all(self) -> None:
-        # This includes imports that are just beginning: `run_coroutine_threadsafe` wraps each in a task.
+        # This includes imports that are just beginning, because `run_coroutine_threadsafe` wraps each in a task.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -155,7 +156,7 @@ class ImportJobs:
         )
 
     async def _run_in_disk_thread(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread and wait until it ends, even if this coroutine is cancelled repeatedly."""
+        """Run `work` in a thread and wait until it ends, even if this coroutine is canceled repeatedly."""
         working = asyncio.get_running_loop().run_in_executor(self._disk, work)
         cancelled: asyncio.CancelledError | None = None
         while not working.done():
@@ -222,7 +223,7 @@ class ImportJobs:
     async def _let_shards_pull(self, steps: ImportSteps, source: Source) -> bool:
         """Have the shards read the items.
 
-        Returns False if they cannot; the upload is then started again, to be read here.
+        Returns False if they cannot. In that case, the upload is started again, and the items are to be read here.
         """
         try:
             while await self._run_in_disk_thread(steps.take_pulled):
@@ -246,7 +247,7 @@ class ImportJobs:
                 await reading.aclose()
 
     async def _watch(self, steps: ImportSteps, task: asyncio.Task[Any] | None) -> None:
-        """Store the progress of an import regularly, and cancel the import if a request asks for it."""
+        """Store the progress of an import regularly, and cancel the import if a request demands it."""
         told = -1
         while True:
             await asyncio.sleep(_LOOK_S)

@@ -24,7 +24,7 @@ from app.tensors.little_endian_items import bounded_product
 class ImportSpec:
     """An import request: `tensor` of the file at `url` becomes the next version of tensor `name`.
 
-    `keys` names the tensor in the file with the keys of its rows.
+    `keys` is the name of the tensor in the file that holds the keys of the rows.
     """
 
     name: str
@@ -112,11 +112,11 @@ class ImportSteps:
 
     @property
     def is_pulled(self) -> bool:
-        """Whether shards read the items. If they do, call `take_pulled` instead of `take`."""
+        """Return whether shards read the items. If they do, call `take_pulled` instead of `take`."""
         return self._upload is not None and self._upload.is_pulled
 
     def take_pulled(self) -> bool:
-        """Take the next bytes from the shards. Returns whether more are to come. May raise the upload's errors."""
+        """Process the next bytes from the shards. Returns whether more are to come. May raise the upload's errors."""
         assert self._upload is not None
         with storage_errors():
             piece = self._upload.take_pulled()
@@ -149,11 +149,11 @@ class ImportSteps:
         return self._running.record_progress(done)
 
     def should_continue(self) -> bool:
-        """Return whether the import should continue, because no request has cancelled it."""
+        """Return whether the import should continue, that is, whether no request has canceled it."""
         return self._running is None or self._running.should_continue()
 
     def commit(self, tensors: TensorStore) -> None:
-        """Publish the next version of the tensor, after all items have arrived.
+        """Publish the next version of the tensor once all items have arrived.
 
         Raises SourceFailed and the errors of `put`.
         """
@@ -172,7 +172,7 @@ class ImportSteps:
         self._end(state="failed", error=ImportFailure(error.code, error.detail, error.hint, dict(error.facts)))
 
     def stop(self, *, closing: bool) -> None:
-        """End the import because a request or the service's shutdown asks for it. Does nothing after the commit."""
+        """End the import because a request or the service's shutdown demands it. Does nothing after the commit."""
         if closing:
             url = self._request.url.shown
             self.fail(import_failed(url, "the service was stopped in the meantime", "Send the request again."))

@@ -1,4 +1,4 @@
-"""Open the source that a URL names, and read a span of it in several concurrent ranges."""
+"""Open the source at a URL, and read a span of it in several concurrent ranges."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ written.
 
 
 def source_of(url: SourceUrl, allowed: AllowedSources) -> Source:
-    """Create the source for a URL, not opened yet."""
-    # Imported here, because third-party libraries cost time and memory that a service without imports does not need.
+    """Create the source for a URL. It is not opened yet."""
+    # These are imported here because third-party libraries cost time and memory that a service without imports does not
+    # need.
     if url.scheme == "file":
         return FileSource(url, allowed)
     if url.scheme == "s3":
@@ -34,7 +35,7 @@ def source_of(url: SourceUrl, allowed: AllowedSources) -> Source:
 
 
 async def pieces(source: Source, begin: int, end: int) -> AsyncGenerator[Buffer, None]:
-    """Yield the bytes from `begin` up to `end` in order, with the next pieces already requested.
+    """Yield the bytes from `begin` up to `end` in order, while the next pieces are already being requested.
 
     Raises SourceFailed.
     """

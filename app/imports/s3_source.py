@@ -1,8 +1,8 @@
 """Read sources at s3://, from the operator's endpoint and with the operator's credentials.
 
-obstore (extra `cloud`) finds the credentials like AWS's own tools (AWS_ACCESS_KEY_ID and so on, a web identity or the
-machine's role), and signs a URL for each request. The request itself is sent here, because the library would follow
-redirects to any host and would read an endless response into memory.
+obstore (extra `cloud`) finds the credentials in the same way as AWS's own tools (AWS_ACCESS_KEY_ID and so on, a web
+identity or the machine's role), and signs a URL for each request. The request itself is sent here, because the library
+would follow redirects to any host and would read an endless response into memory.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class S3Source(HttpRanges):
         return head
 
     async def _read_metadata(self) -> tuple[int, str | None, Checksum | None]:
-        """Return the object's size, its ETag if that is strong, and its checksum if the service has one."""
+        """Return the object's size, its ETag if that is strong, and its checksum if the service provides one."""
         async with AsyncExitStack() as stack:
             answer = await self._send(stack, "HEAD", {"x-amz-checksum-mode": "ENABLED"})
             if answer.status_code in (400, 403):  # the checksum field is not signed, and some services refuse that
@@ -162,7 +162,7 @@ def _check_status(answer: httpx.Response, expected: tuple[int, ...]) -> None:
 
 
 def _md5_of(etag: str | None, headers: httpx.Headers) -> Checksum | None:
-    """Return the MD5 in an ETag, or None. With SSE-KMS and SSE-C an ETag looks like an MD5 but is not one."""
+    """Return the MD5 in an ETag, or None. With SSE-KMS and SSE-C, an ETag looks like an MD5 but is not one."""
     md5 = _MD5.fullmatch(etag or "")
     encryption = headers.get("x-amz-server-side-encryption", "AES256")
     if md5 is None or encryption != "AES256" or "x-amz-server-side-encryption-customer-algorithm" in headers:

@@ -1,4 +1,4 @@
-"""The interface of a source, and its errors. All bytes read from an open source are of one content."""
+"""The interface of a source, and its errors. All bytes read from an open source come from one version of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHANGED: Final = "it was changed in the meantime"
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """The checksum of all bytes, as given by the source. `algorithm` is its name in hashlib."""
+    """The checksum of all bytes, as reported by the source. `algorithm` is its name in hashlib."""
 
     algorithm: str
     digest: bytes
@@ -26,7 +26,7 @@ class Checksum:
 class Source(Protocol):
     """A file of bytes. All methods except `close` may raise SourceFailed; `read` and `open` retry first.
 
-    `size` is None after `open` if the server does not give it; the code that reads the header then sets it.
+    `size` is None after `open` if the server does not report it; in that case, the code that reads the header sets it.
     """
 
     size: int | None
@@ -43,7 +43,7 @@ class Source(Protocol):
         """
 
     async def read(self, begin: int, end: int) -> Buffer:
-        """Return the bytes from `begin` up to `end` of the content that `open` found.
+        """Return the bytes from `begin` up to `end` of the version that `open` found.
 
         Spans are requested in ascending order, except for the bytes of a header.
         """
@@ -53,7 +53,7 @@ class Source(Protocol):
 
 
 class SourceFailed(Exception):
-    """The source cannot be imported. The text says why, without URL queries, credentials or addresses."""
+    """The source cannot be imported. The message says why, without URL queries, credentials or addresses."""
 
     def __init__(self, why: str, hint: str | None = None) -> None:
         super().__init__(why)
@@ -66,7 +66,7 @@ class SourceFailed(Exception):
 
 
 class Interrupted(Exception):
-    """The source did not answer completely, but may do so when asked again after `retry_after` seconds."""
+    """The source did not respond completely, but may do so if the request is retried after `retry_after` seconds."""
 
     def __init__(self, why: str, retry_after: float = 0.0) -> None:
         super().__init__(why)

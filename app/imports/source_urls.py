@@ -1,7 +1,7 @@
 """Parse the URLs of sources strictly, and compare them with the prefixes that an operator allows.
 
-A URL is either understood completely or refused. It is never repaired, so no two parsers can take it for different
-hosts or paths. A prefix matches whole segments of the path, and the same scheme, host and port.
+A URL is either understood completely or refused. It is never repaired, so no two parsers can disagree about its host or
+path. A prefix matches whole segments of the path, and must have the same scheme, host and port.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BadUrl(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SourceUrl:
-    """A URL. `host` is a name or address in lower case (the bucket for s3, "" for file); `port` is 0 if there is none.
+    """A URL. `host` is a name or address in lowercase (the bucket for s3, "" for file); `port` is 0 if there is none.
 
     `path` begins with a slash; its escapes are kept for http and https, and decoded for file. `query` includes the
     question mark.
@@ -151,7 +151,7 @@ def _check_path(scheme: str, path: str) -> None:
 def _decode_fully(path: str) -> str:
     """Decode all escapes in a path, even repeated ones, and replace look-alikes of dots and slashes.
 
-    Some servers and file systems read a path this way. Keys of s3 are signed unchanged.
+    Some servers and file systems read a path this way. S3 keys, however, are signed unchanged.
     """
     while (decoded := unquote(path)) != path:
         path = decoded
@@ -182,7 +182,7 @@ def _check_unescaped(path: str) -> str:
 
 
 def _normalize(path: str) -> str:
-    """Remove unnecessary escapes from a path and write the others in upper case."""
+    """Remove unnecessary escapes from a path and write the others in uppercase."""
     _check_escapes(path)
 
     def normal(match: re.Match[str]) -> str:
@@ -194,7 +194,7 @@ def _normalize(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A prefix of URLs that may be imported. Its host may also have addresses in `networks`, not only public ones."""
+    """A prefix of URLs that may be imported. Its host may have public addresses and addresses in `networks`."""
 
     url: SourceUrl
     networks: tuple[Network, ...] = ()

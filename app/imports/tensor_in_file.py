@@ -1,4 +1,4 @@
-"""Find a tensor in a source. The first bytes tell whether the file is npy or safetensors."""
+"""Find a tensor in a source. The first bytes determine whether the file is npy or safetensors."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _UNSOUND_HINT: Final = (
 class Found:
     """A tensor in a source: its type and shape, and the span of its items.
 
-    `head` has the bytes before the items if the source holds nothing else; a checksum of the whole file can then be
-    verified. If the rows' keys were requested, `start.keys` describes them and `key_spans` are their spans, which
+    `head` holds the bytes before the items if the source contains nothing else; a checksum of the whole file can then
+    be verified. If the rows' keys were requested, `start.keys` describes them, and `key_spans` are their spans, which
     precede the items.
     """
 
@@ -48,8 +48,9 @@ async def find_tensor(
 ) -> Found:
     """Find the tensor with this name, or the only tensor if `tensor` is None.
 
-    `head` has the first bytes of the source; `keys` names the tensor that holds the rows' keys. Raises SourceFailed for
-    an invalid file, invalid_field at /tensor and /keys, limit_exceeded, and the errors of charging `memory`.
+    `head` holds the first bytes of the source; `keys` is the name of the tensor that holds the rows' keys. Raises
+    SourceFailed for an invalid file, invalid_field at /tensor and /keys, limit_exceeded, and the errors of charging
+    `memory`.
     """
     if NPY.is_meant(head):
         if tensor is not None:
@@ -114,7 +115,9 @@ async def _find_in_safetensors(
 
 
 def _find_keys(entries: Sequence[Entry], keys: str) -> tuple[Entry, ...]:
-    """Return the tensors that hold the keys: the one named `keys`, or `NAME.offsets` and `NAME.bytes` for strings."""
+    """Return the tensors that hold the keys: the tensor `keys` or, for strings, its two parts `NAME.offsets` and
+    `NAME.bytes`.
+    """
     named = {entry.name: entry for entry in entries}
     for names in ((keys,), (f"{keys}.offsets", f"{keys}.bytes")):
         if all(name in named for name in names):
@@ -157,7 +160,7 @@ async def _extend_head(source: Source, head: bytes, size: int) -> bytes:
 
 
 def _read_header(read: Callable[[], T]) -> T:
-    """Call `read` on a header. Its errors describe a request body; turn them into SourceFailed."""
+    """Call `read` on a header, and convert its errors, which describe a request body, to SourceFailed."""
     try:
         return read()
     except GatherError as problem:

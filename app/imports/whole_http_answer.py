@@ -51,7 +51,7 @@ class WholeAnswer:
         return bytes(self._kept)
 
     async def read(self, begin: int, end: int, size: int | None, in_time: Callable[[int], Timeout]) -> bytearray:
-        """Return the bytes from `begin` up to `end` of a file of `size` bytes; `in_time` limits the time.
+        """Return the bytes from `begin` up to `end` of a file of `size` bytes. `in_time` limits the time.
 
         Raises SourceFailed if the response breaks off or has another size, and TimeoutError.
         """
@@ -73,7 +73,7 @@ class WholeAnswer:
             return content
 
     async def _next(self, most: int) -> memoryview:
-        """Return the next bytes, at most `most`; empty at the end."""
+        """Return the next bytes, at most `most`, or nothing at the end."""
         while not self._rest:
             try:
                 self._rest = memoryview(await anext(self._pieces))

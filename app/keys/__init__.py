@@ -1,1 +1,1 @@
-"""Keys of rows: a column with one distinct key for each row, and the index from key to row."""
+"""Row keys: a column with one distinct key for each row, and the index that maps keys to rows."""

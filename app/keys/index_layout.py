@@ -9,11 +9,11 @@
 | 40 to 64 | zeros |
 | 64 + 64 b | bucket b: its overflow count, and seven entries |
 
-A free entry is 0. In any other entry the upper 24 bits are a fingerprint, the low bits of the key's hash, and the lower
-40 bits are the row + 1. The upper bits of a key's hash choose its home bucket. If the home was full when the key was
-inserted, the key is in the next bucket that had a free entry, and each bucket that it passed counts it in the overflow
-count. A search therefore ends at a bucket that no key has passed. When a key is removed, the nearest key that passed
-its place moves there, and so on, so searches stay as short as in a newly built index.
+A free entry is 0. In any other entry, the upper 24 bits are a fingerprint (the low bits of the key's hash), and the
+lower 40 bits are the row + 1. The upper bits of a key's hash choose its home bucket. If the home bucket was full when
+the key was inserted, the key is in the next bucket that had a free entry, and each bucket that the key passed includes
+it in its overflow count. A search therefore ends at a bucket that no key has passed. When a key is removed, the nearest
+key that passed this place moves into it, and so on, so searches stay as short as in a newly built index.
 
 A header followed by zeros is an empty index. The keys themselves are in the key column. At capacity, with three
 quarters of its entries in use, an index takes 12.2 bytes per key.
@@ -47,7 +47,7 @@ At a load of 0.8 these are 1.18 and 2.05.
 
 
 def bucket_count(capacity: int) -> int:
-    """Return the number of buckets of an index for `capacity` keys, at least one."""
+    """Return the number of buckets in an index for `capacity` keys, which is at least one."""
     keys, buckets = _KEYS_OF_BUCKETS
     return max((capacity * buckets + keys - 1) // keys, 1)
 

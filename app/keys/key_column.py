@@ -20,10 +20,11 @@ _TAKEN_AT_ONCE: Final = 1 << 16
 class KeyColumn:
     """The keys of rows 0 to n - 1, over memory that the caller owns, such as a mapped file.
 
-    `dtype` is a KeyType. Integer keys are one array `keys`. String keys are UTF-8 in `keys` (uint8); string i is the
-    bytes from `offsets[i]` to `offsets[i + 1]`. `offsets` is int64[n + 1], and empty for integers. In a string column
-    that changes, `offsets` is int64[n, 2], the start and the end of each string: single rows can then change, and there
-    may be unused bytes between strings. `step` is the stride in bytes between the offsets of two rows, 0 for integers.
+    `dtype` is a KeyType. Integer keys are one array `keys`. String keys are UTF-8 in `keys` (uint8); string i consists
+    of the bytes from `offsets[i]` to `offsets[i + 1]`. `offsets` is int64[n + 1], and is empty for integers. In a
+    string column that can change, `offsets` is int64[n, 2], the start and the end of each string. Single rows can then
+    change, and there may be unused bytes between strings. `step` is the stride in bytes between the offsets of two
+    rows, or 0 for integers.
     """
 
     __slots__ = ("count", "dtype", "keys", "offsets", "step")
@@ -81,7 +82,7 @@ class KeyColumn:
 
     @property
     def arrays(self) -> Arrays:
-        """The arguments for the functions of `app.keys.probe` that change an index."""
+        """The arguments for those functions of `app.keys.probe` that change an index."""
         return self.offsets.view(np.uint8).reshape(-1), self.step, self.key_bytes
 
     def rows(self, start: int, stop: int) -> KeyColumn:
@@ -114,7 +115,7 @@ class KeyColumn:
     def packed(self) -> KeyColumn:
         """Return a column of the same keys whose strings are contiguous from the first byte on.
 
-        Copies the strings if they are not contiguous, and integers always.
+        Copies strings only if they are not contiguous; always copies integers.
         """
         if self.dtype != "string" or not self.count:
             return self.take(np.arange(self.count))
@@ -133,7 +134,7 @@ class KeyColumn:
         return [octets[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
     def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the start and the end offset of each string, as views."""
+        """Return the start and end offsets of the strings, as views."""
         if self.offsets.ndim == 1:
             return self.offsets[:-1], self.offsets[1:]
         return self.offsets[:, 0], self.offsets[:, 1]

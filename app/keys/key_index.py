@@ -1,8 +1,8 @@
 """The index from key to row, in a buffer that the caller owns, such as a mapped file.
 
 One process changes an index while others read it. The caller increments a sequence before and after each change, and a
-reader repeats a search if the sequence has changed. A search during a change may return a wrong result, but always -1
-or a row of the given column.
+reader repeats a search if the sequence has changed. A search during a change may return a wrong result, but the result
+is always -1 or a row of the given column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_INSERTED_PLAIN: Final = 1 << 11
 
 
 class IndexDamaged(ValueError):
-    """The buffer is not a key index, or does not have the size or key type in its header."""
+    """The buffer is not a key index, or does not have the size or key type given in its header."""
 
 
 class IndexFull(ValueError):
@@ -37,7 +37,7 @@ class IndexFull(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Rows that repeat the key of an earlier row: their number, and the first ten in ascending order."""
+    """Rows that repeat the key of an earlier row: how many there are, and the first ten in ascending order."""
 
     total: int = 0
     first: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class Duplicates:
 
 
 def new_seed() -> bytes:
-    """Return a random 16-byte seed. Use a new one for each content and keep it secret."""
+    """Return a random 16-byte seed. Use a new seed for each version, and keep it secret."""
     return secrets.token_bytes(SEED_BYTES)
 
 
@@ -57,8 +57,8 @@ def build(
 ) -> tuple[KeyIndex, Duplicates]:
     """Return the index of a whole column, and the rows that repeat a key, which are not in the index.
 
-    `capacity` is the number of keys to make room for; it defaults to the size of the column. `buffer` is uint8 of
-    `index_bytes(capacity)` bytes and is overwritten; by default it is allocated.
+    `capacity` is the number of keys to make room for; it defaults to the size of the column. `buffer`, uint8 of
+    `index_bytes(capacity)` bytes, is overwritten; by default, a buffer is allocated.
     """
     room = len(column) if capacity is None else capacity
     index = KeyIndex.create(aligned_buffer(index_bytes(room)) if buffer is None else buffer, column.dtype, seed)
@@ -82,7 +82,8 @@ def hash_keys(column: KeyColumn, seed: bytes) -> NDArray[np.uint64]:
 def find(searches: Sequence[Search], instead: Sequence[int]) -> list[int]:
     """Run all searches in one call, without the GIL. Returns the number of missing keys of each.
 
-    `instead` has for each search the row to return for missing keys. Only rows of its column are returned otherwise.
+    For each search, `instead` holds the row to return for missing keys. Apart from that row, only rows of the column
+    are returned.
     """
     given = [(one.step, one.wanted_step, row) for one, row in zip(searches, instead, strict=True)]
     numbers = np.array(given, np.int64).reshape(-1, 3)
@@ -92,7 +93,7 @@ def find(searches: Sequence[Search], instead: Sequence[int]) -> list[int]:
 
 
 class KeyIndex:
-    """An index over `buffer` (uint8): `create` makes an empty one, `open` uses an existing one.
+    """An index over `buffer` (uint8): `create` makes an empty index, and `open` uses an existing one.
 
     Columns must have the index's `dtype`; otherwise methods raise ValueError. Methods that change the index need a
     writable buffer, and must not run concurrently with any other method.
@@ -143,7 +144,7 @@ class KeyIndex:
         return search.rows
 
     def search(self, column: KeyColumn, wanted: KeyColumn | PackedStrings) -> Search:
-        """Return the search of the wanted keys, for `find`. Strings in frames have one dimension."""
+        """Return the search for the wanted keys, to be passed to `find`. Framed strings must have one dimension."""
         self._check(column.dtype)
         if isinstance(wanted, PackedStrings):
             self._check("string")
@@ -158,8 +159,8 @@ class KeyIndex:
         """Insert rows `start` to `stop` of a column that contains all earlier rows. Returns the rows that repeat a key.
 
         These rows are not in the index. While the compiled function is still being built, inserting more than 2048 rows
-        waits for it, so only a thread that may block should do so. Raises IndexFull if `stop` exceeds the capacity or a
-        row finds no free entry; earlier rows may then be in the index.
+        waits for that function, so only a thread that may block should do so. Raises IndexFull if `stop` exceeds the
+        capacity or a row finds no free entry; earlier rows may then be in the index.
         """
         self._check(column.dtype)
         if not 0 <= start <= stop <= len(column):

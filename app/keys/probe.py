@@ -2,10 +2,10 @@
 
 These are the plain functions, which are replaced by compiled ones once those are ready (see
 `app.compilation.until_compiled`). `hash_keys` and `find` then hand the rest of a running call to the compiled function.
-Except in a `Search`, arrays of bytes represent everything: `index` is a whole index; `offsets`, `step` and `keys` are
-the `arrays` of a column, and `rows` is its number of rows. Whatever these arrays contain, no function raises, reads
-outside them, or searches more than MOST_PROBES buckets: an entry counts only if its row is in the column and has the
-key.
+Except in a `Search`, everything is represented by arrays of bytes: `index` is a whole index; `offsets`, `step` and
+`keys` are the `arrays` of a column, and `rows` is its number of rows. Whatever these arrays contain, no function
+raises, reads outside them, or searches more than MOST_PROBES buckets: an entry counts only if its row is in the column
+and has the key.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ FRAMES: Final = -8
 
 
 class Search(NamedTuple):
-    """A search of n wanted keys in the index of a column. Make it with `KeyIndex.search`.
+    """A search for n wanted keys in the index of a column. Create it with `KeyIndex.search`.
 
     `buckets` is the whole index. `offsets` and `keys` are those of the column, and `wanted_offsets` and `wanted_keys`
-    those of the wanted keys; `step` and `wanted_step` are the strides in bytes between the offsets of two rows, 0 for
-    integers, or FRAMES. The results are `rows` (n), and `lacks` (n), which says for each key whether the column lacks
-    it.
+    are those of the wanted keys; `step` and `wanted_step` are the strides in bytes between the offsets of two rows, 0
+    for integers, or FRAMES. The results are `rows` (n), and `lacks` (n), which says for each key whether the column
+    lacks it.
     """
 
     buckets: Bytes
@@ -50,7 +50,7 @@ class Search(NamedTuple):
     wanted_step: int
 
     def after(self, number: int) -> Search:
-        """Return the search of the wanted keys from `number` on."""
+        """Return the search for the wanted keys from index `number` on."""
         return self._replace(
             wanted_offsets=self.wanted_offsets[number:],
             wanted_keys=self.wanted_keys if self.wanted_step else self.wanted_keys[number:],
@@ -76,7 +76,7 @@ def hash_keys(offsets: Bytes, step: int, keys: Bytes, seed: Bytes, out: Integers
 
 @UntilCompiled
 def find(searches: tuple[Search, ...], numbers: Integers) -> None:
-    """Run searches. `numbers` (int64[searches, 3]) has the two strides of each, and the row for keys that are missing.
+    """Run searches. `numbers` (int64[searches, 3]) holds the two strides of each search, and the row for missing keys.
 
     That row is replaced by the number of missing keys.
     """
@@ -95,8 +95,8 @@ def insert(
 ) -> tuple[int, int]:  # fmt: skip
     """Insert rows `start` to `stop`. Returns the number of rows that repeat an earlier key, and the row where it ended.
 
-    Repeating rows are not inserted; the first FIRST_DUPLICATES of them are written to `duplicates`. It ends before
-    `stop` if a row finds no free entry.
+    Repeating rows are not inserted; the first FIRST_DUPLICATES of them are written to `duplicates`. Insertion ends
+    before `stop` if a row finds no free entry.
     """
     repeated = 0
     for row in range(start, stop):
@@ -151,7 +151,10 @@ def move(
 
 
 def _run_search(search: Search, instead: int) -> tuple[int, int]:
-    """Run a search until the compiled function is ready. Returns the number of keys searched, and of those missing."""
+    """Run a search until the compiled function is ready.
+
+    Returns how many keys were searched, and how many of them are missing.
+    """
     index, offsets, step, keys = search.buckets, _octets(search.offsets), search.step, _octets(search.keys)
     count = len(search.keys) if step == 0 else len(search.offsets) - (step == 8)
     missing = 0
@@ -186,7 +189,7 @@ def _key(offsets: Bytes, step: int, keys: Bytes, row: int) -> bytes | None:
 
 
 def _probe_sequence(index: Bytes, key: bytes) -> tuple[NDArray[np.uint64], int, Iterator[int]]:
-    """Return the buckets, the fingerprint of a key, and the numbers of the buckets to search for it."""
+    """Return the buckets, the fingerprint of a key, and the indices of the buckets in which to search for it."""
     words = index[LINE:].view("<u8").reshape(-1, WORDS)
     hashed = siphash(key, index[16:32].tobytes())
     home = hashed * len(words) >> 64
@@ -259,7 +262,7 @@ def _home(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, entry
 def _entry_of_row(
     index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, row: int
 ) -> tuple[NDArray[np.uint64], list[int], tuple[int, int]] | None:
-    """Return the buckets, the numbers of the buckets passed, and the position of the entry for this row.
+    """Return the buckets, the indices of the buckets passed, and the position of the entry for this row.
 
     Returns None if no entry has this row and its key's fingerprint.
     """

@@ -10,7 +10,7 @@ from app.keys.key_index import build, new_seed
 
 
 def number_new_keys(wanted: KeyColumn, rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Replace each -1 in `rows`, written by `find` for `wanted`, by the row that the missing key will get.
+    """Replace each -1 that `find` wrote to `rows` for `wanted` with the row that the missing key will get.
 
     New keys get rows `count`, `count` + 1, ... in the order in which they first occur in `wanted`; repeated keys share
     a row. Returns the positions of these first occurrences in ascending order: append `wanted.take` of them to the
@@ -38,6 +38,6 @@ def fill_gaps(count: int, removed: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     if len(gone) != len(removed):
         raise ValueError("a row is removed twice")
     end = count - len(gone)
-    stays = np.ones(len(gone), np.bool_)  # of the rows beyond the new end
+    stays = np.ones(len(gone), np.bool_)  # for the rows beyond the new end
     stays[gone[gone >= end] - end] = False
     return end + np.flatnonzero(stays), gone[gone < end]

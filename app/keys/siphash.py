@@ -1,10 +1,10 @@
 """SipHash-1-3, the keyed hash of all keys; an integer is hashed as its eight little-endian bytes.
 
-The hash decides which keys share a bucket, so a caller who could predict it could make every search long. Without the
-16-byte seed, SipHash's output is designed to be indistinguishable from random numbers. Python, Rust and Ruby use the
-1-3 variant for their own hash tables. Multiply-and-mix hashes (wyhash, xxh3) are faster for long strings, but have
-known sets of inputs that collide under many or all seeds. Integers use the same function, since it costs less than the
-cache miss that follows.
+The hash determines which keys share a bucket, so a caller who could predict it could make every search slow. SipHash's
+output is designed to be indistinguishable from random numbers for anyone who does not know the 16-byte seed. Python,
+Rust and Ruby use the 1-3 variant for their own hash tables. Multiply-and-mix hashes (wyhash, xxh3) are faster for long
+strings, but have known sets of inputs that collide under many or all seeds. Integers use the same function, because it
+costs less than the cache miss that follows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The memory budget: a limit on the bytes held by all requests and responses, charged before they are allocated.
 
-Small requests have a budget of their own, so that large ones, running or stalled, cannot starve them. A third budget is
-for what connections hold outside of requests: incoming headers, and requests that wait behind another one.
+Small requests have their own budget, so that large ones, running or stalled, cannot starve them. A third budget is for
+what connections hold outside of requests: incoming headers, and requests that are waiting behind another one.
 
-A `MemoryReservation` belongs to one request and returns everything when it is released. Code that reads or writes for
-the request receives it as its `Memory`.
+A `MemoryReservation` belongs to one request and returns all its bytes when it is released. Code that reads or writes
+for the request receives the reservation as its `Memory`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _MAX_UNCHARGED_BYTES: Final = 1 << 17
 class Budget:
     """Three budgets: `total` bytes for large requests, and separate ones for small requests and for connections.
 
-    Small requests have an eighth of `total`, connections a sixteenth, each at least 16 MiB.
+    Small requests have an eighth of `total`, and connections have a sixteenth; each has at least 16 MiB.
 
-    A request may hold up to `uncharged` bytes without being counted, because counting takes a lock, and so longer than
-    the other checks of a small gather. The bound is chosen so that `requests`, the maximum number of concurrent
-    requests, together hold at most another eighth of `total`, unless MIN_UNCHARGED_BYTES each is more than that.
+    A request may hold up to `uncharged` bytes without being counted, because counting takes a lock and thus takes
+    longer than the other checks of a small gather. The bound is chosen so that `requests` concurrent requests, the
+    maximum number, together hold at most another eighth of `total`, unless MIN_UNCHARGED_BYTES for each of them adds up
+    to more.
     """
 
     def __init__(self, total: int, requests: int = 1024, freed: FreedMemoryLimit | None = None) -> None:
@@ -40,7 +41,7 @@ class Budget:
         self.connection_total = max(total // 16, 16 * SMALL_REQUEST_BYTES)
         self.used = 0
         self.small_used = 0
-        self.connection_used = 0  # only the event loop charges this one
+        self.connection_used = 0  # charged only by the event loop
         self.lock = Lock()  # requests are also charged from threads
 
     def admit(self, size: int) -> None:
@@ -60,12 +61,12 @@ class Budget:
 
     @property
     def all_used(self) -> int:
-        """Bytes that requests and connections hold together."""
+        """Total number of bytes that requests and connections hold."""
         return self.used + self.small_used + self.connection_used
 
     @property
     def all_total(self) -> int:
-        """Bytes that requests and connections may hold together."""
+        """Total number of bytes that requests and connections may hold."""
         return self.total + self.small_total + self.connection_total
 
     def charge_connection(self, size: int) -> bool:
@@ -119,7 +120,7 @@ class MemoryReservation(Memory):
 
     @property
     def held(self) -> int:
-        """The bytes charged now."""
+        """The number of bytes that are currently charged."""
         return self._held
 
     def charge(self, size: int) -> None:
@@ -170,7 +171,7 @@ class MemoryReservation(Memory):
                 left = self._held - less
                 budget.small_used -= less if left > budget.uncharged else self._held
                 self._held = left
-            else:  # a large request stays one
+            else:  # a large request stays large
                 back = min(less, self._held - SMALL_REQUEST_BYTES - 1)
                 budget.used -= back
                 self._held -= back

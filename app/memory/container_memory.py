@@ -1,6 +1,7 @@
-"""The memory limit of the process: that of its container or systemd unit (cgroups v1 or v2), or of the machine.
+"""The memory limit of the process: the limit of its container or systemd unit (cgroups v1 or v2), or the machine's
+memory.
 
-The default memory budget is half of it (`GATHERND_MEMORY_BUDGET` in `app.settings`).
+The default memory budget is half of this limit (`GATHERND_MEMORY_BUDGET` in `app.settings`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def memory_limit() -> int:
 def cgroup_limits(membership: str, root: Path) -> list[int]:
     """Return the memory limits of the cgroups in `membership` (/proc/self/cgroup) and of all their parents.
 
-    Handles both versions of cgroups. A container may see its own cgroup as the root of the tree and still be given the
-    path as seen from outside, so missing folders on the way are skipped.
+    Handles both versions of cgroups. A container may see its own cgroup as the root of the tree although `membership`
+    has the path as seen from outside, so missing folders on the way are skipped.
     """
     found = []
     for line in membership.splitlines():

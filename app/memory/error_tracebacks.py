@@ -25,6 +25,6 @@ def drop_tracebacks(error: BaseException) -> None:
 
 
 def forget_failure(ended: asyncio.Future[Any] | Future[Any]) -> None:
-    """Free what the error of `ended` refers to, if it failed. Its caller is gone, so nobody will handle the error."""
+    """If `ended` failed, free what its error refers to. The caller is gone, so nobody will handle the error."""
     if not ended.cancelled() and (error := ended.exception()) is not None:
         drop_tracebacks(error)

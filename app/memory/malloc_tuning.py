@@ -1,13 +1,13 @@
 """Keep freed memory for the next request instead of returning it to the kernel.
 
-Each request allocates and frees a body or an output of some megabytes. By default the C library returns such memory to
-the kernel immediately, and for the next request the kernel has to find and clear every page again: with 4 MB of input,
-a third of its work. The C library also keeps freed memory separately for each thread that allocates. Each thread would
-come to hold its own peak, and all of them together much more than the budget. So all threads share one arena here;
-allocations hold the interpreter's lock anyway.
+Each request allocates and frees a body or an output of some megabytes. By default, the C library returns such memory to
+the kernel immediately, and for the next request the kernel has to find and clear every page again. With 4 MB of input,
+this is a third of the work of a request. The C library also keeps freed memory separately for each thread that
+allocates. Each thread would eventually hold its own peak, and all threads together would hold much more than the
+budget. So all threads share one arena here; allocations hold the interpreter's lock anyway.
 
-Memory that is freed between blocks in use is not returned automatically, and requests of many sizes leave more and more
-of it. `FreedMemoryLimit` returns it when the process holds much more than the budget has charged, and
+Memory that is freed between blocks in use is not returned automatically, and requests of many sizes leave behind more
+and more of it. `FreedMemoryLimit` returns it when the process holds much more than the budget has charged, and
 `return_freed_memory` returns it when the service is idle (see `app.periodic_tasks`).
 """
 
@@ -52,10 +52,10 @@ def keep_freed_memory(size: int) -> bool:
 
 
 class FreedMemoryLimit:
-    """Makes the C library return freed memory when the process holds too much.
+    """Makes the C library return freed memory when the process holds too much of it.
 
     The bound is what the process held before its first large request, plus what the budget has charged, plus twice what
-    `keep_freed_memory` lets it keep (the blocks kept for outputs take as much again).
+    `keep_freed_memory` lets it keep (the blocks kept for outputs may use the same amount again).
     """
 
     def __init__(self, kept: int) -> None:
@@ -64,7 +64,7 @@ class FreedMemoryLimit:
         self._before: int | None = None
 
     def check(self, used: int) -> None:
-        """Check whether too much is held in addition to the `used` bytes of large requests, and return it if so.
+        """Check whether too much memory is held in addition to the `used` bytes of large requests, and return it if so.
 
         Call this once per `kept` charged bytes, before they are allocated. It takes about 20 microseconds; returning a
         hundred MiB takes milliseconds.
@@ -79,11 +79,12 @@ class FreedMemoryLimit:
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the kernel. Blocks for milliseconds; call it from a thread of its own.
+    """Return freed memory to the kernel. Blocks for milliseconds, so call it from a separate thread.
 
     `malloc_trim` alone holds the allocator's lock while the kernel releases the pages (40 ms for 256 MiB), and the
-    event loop waits for that lock when it allocates. So free blocks are first allocated one by one, and their pages
-    released without the lock. Only fragments, and the end of the heap without its pages, remain for `malloc_trim`.
+    event loop waits for that lock when it allocates. So free blocks are first allocated one by one, and their pages are
+    released without the lock. All that remains for `malloc_trim` is fragments, and the end of the heap, whose pages are
+    already released.
     """
     if _glibc_function("malloc_trim") is None:
         return
@@ -113,7 +114,9 @@ def return_freed_memory() -> None:
 
 
 def private_bytes() -> int:
-    """Return the bytes of the process's private memory, without files and memory shared with other processes."""
+    """Return the size of the process's private memory in bytes, excluding files and memory shared with other
+    processes.
+    """
     _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 

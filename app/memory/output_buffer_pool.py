@@ -1,8 +1,9 @@
 """Reuse the memory of large outputs, which the C library would return to the kernel immediately at these sizes.
 
-The kernel clears a fresh output page by page before it is filled: for 160 MB, twice the work of the gather itself. A
-block returns by itself when the last view of its output is gone. That may happen in any thread, even in the middle of
-`empty` if the garbage collector runs there, so the pool uses no lock, only atomic operations.
+The kernel clears a fresh output page by page before it is filled. For 160 MB, this is twice the work of the gather
+itself. A block returns to the pool automatically when the last view of its output is gone. That may happen in any
+thread, even in the middle of `empty` if the garbage collector runs there, so the pool uses no lock, only atomic
+operations.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _STEPS: Final = 4  # block sizes between two powers of two, so that outputs of s
 
 
 class OutputBufferPool:
-    """Keeps up to `most` bytes of free blocks, the most recently used ones."""
+    """Keeps up to `most` bytes of free blocks, namely the most recently used ones."""
 
     def __init__(self, most: int) -> None:
         self._max_bytes = most
@@ -37,17 +38,17 @@ class OutputBufferPool:
 
     @property
     def kept(self) -> int:
-        """Bytes of the free blocks."""
+        """Number of bytes in the free blocks."""
         return sum(map(len, tuple(self._kept)))
 
     def clear(self) -> None:
-        """Return the free blocks to the kernel, which takes about a millisecond for some of them."""
+        """Return the free blocks to the kernel. For some of them, this takes about a millisecond."""
         while self._kept:
             with suppress(IndexError):  # another thread has taken it
                 self._kept.pop()
 
     def empty(self, items: int, carrier: np.dtype[Any]) -> NDArray[Any]:
-        """Return a new array with one axis, uninitialized as with numpy.empty."""
+        """Return a new array with one axis, uninitialized as from numpy.empty."""
         size = items * carrier.itemsize
         if not MAX_MMAP_THRESHOLD <= size <= self._max_bytes:
             return np.empty(items, carrier)
@@ -60,7 +61,7 @@ class OutputBufferPool:
         """Return a new array as from `empty`, aligned to two cache lines, so that threads do not share a line."""
         size = items * carrier.itemsize
         if MAX_MMAP_THRESHOLD <= size <= self._max_bytes:
-            return self.empty(items, carrier)  # it begins at a page boundary
+            return self.empty(items, carrier)  # the array begins at a page boundary
         room = np.empty(size + _CACHE_LINES, np.uint8)
         start = -room.ctypes.data % _CACHE_LINES
         return room[start : start + size].view(carrier)
@@ -86,7 +87,7 @@ class OutputBufferPool:
 
 
 def _release_pages_behind(block: mmap.mmap, size: int) -> None:
-    """Return the pages after the first `size` bytes to the kernel, because the output is not charged with them."""
+    """Return the pages after the first `size` bytes to the kernel, because they are not charged to the output."""
     begin = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     if begin < len(block):
         block.madvise(mmap.MADV_DONTNEED, begin, len(block) - begin)

@@ -2,7 +2,7 @@
 
 Its lines have the form `sha256hex scope[,scope] label`. The keys themselves, 256 random bits each, are never stored, so
 nobody who reads the file can call the service. Each line added by this module follows a comment, `# added TIME DIGITS`,
-with the first digits of that line's SHA-256. Versions that do not know this comment can read the file too.
+with the first digits of that line's SHA-256. Versions that do not support this comment can also read the file.
 `app.security.authorizer` decides which requests need which key.
 """
 
@@ -34,12 +34,12 @@ _LINE: Final = re.compile(r"([0-9A-Fa-f]{64})[ \t]+([a-z]+(?:,[a-z]+)*)[ \t]+(\S
 
 
 class BadKeysFile(Exception):
-    """The keys file cannot be used. The text says where and why, and never includes the line."""
+    """The keys file cannot be used. The message says where and why, but never includes the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key: the SHA-256 of its text, its scopes, its label for people, and when it was added.
+    """An API key: the SHA-256 of its text, its scopes, its human-readable label, and when it was added.
 
     `added` is a time in RFC 3339 format in UTC, or "" if the file does not say.
     """
@@ -111,7 +111,7 @@ def decode(content: bytes) -> list[Key]:
 
 
 def decode_cluster_key(content: bytes) -> list[Key]:
-    """Return the key of a cluster, with every scope, from the file that holds the key as it is sent."""
+    """Return the key of a cluster, with every scope, from a file that holds the key in the form in which it is sent."""
     return [Key(sha256(content.strip()).digest(), frozenset(SCOPES), "cluster")]
 
 
@@ -153,16 +153,16 @@ def remove(path: Path, label: str) -> None:
 
 
 def _belongs_to(line: str, key: Key) -> bool:
-    """Return whether a line is the key's own or the comment that says when it was added."""
+    """Return whether a line is the key's own line or the comment that says when the key was added."""
     comment = _ADDED.fullmatch(line)
     return comment[2] == key.digits if comment is not None else any(each == key for each in parse(line))
 
 
 @contextmanager
 def _rewrite(path: Path) -> Iterator[list[str]]:
-    """Yield the lines of the file, to be changed in place, then replace the file atomically if they are valid.
+    """Yield the lines of the file, to be changed in place, and then replace the file atomically if they are valid.
 
-    Comments are kept. A new file is accessible to its owner only; an existing one keeps its mode and owner.
+    Comments are kept. A new file is accessible only to its owner; an existing file keeps its mode and owner.
     """
     path = path.resolve()
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -200,7 +200,9 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def describe_keys(keys: Sequence[Key]) -> Iterator[Mapping[str, str]]:
-    """Yield what may be shown of each key: label, scopes, the first digits of the digest, and when it was added."""
+    """Yield the facts about each key that may be shown: label, scopes, the first digits of the digest, and when it was
+    added.
+    """
     for key in keys:
         yield {
             "label": key.label,

@@ -1,7 +1,7 @@
 """Authorization: which requests need a key, and the rule for a service that requires none.
 
-A request sends its key as `Authorization: Bearer KEY`. The key is looked up by the SHA-256 of what was sent. The time
-of the lookup reveals nothing about any key, because nobody can choose a key so that its digest is close to another.
+A request sends its key as `Authorization: Bearer KEY`. The key is looked up by its SHA-256. The time that the lookup
+takes reveals nothing about any key, because nobody can choose a key whose digest is close to that of another.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def needed_scope(method: str, access: Access) -> Scope | None:
 
 
 class ReadOnlyAuthorizer:
-    """For a service without keys that is reachable from other machines: allows everything except changes to tensors.
+    """Allows everything except changes to tensors, for a service without keys that is reachable from other machines.
 
-    A caller's address is not considered because it proves nothing: behind a proxy all callers have the proxy's address.
-    See `KeyAuthorizer`.
+    A caller's address is not considered because it proves nothing: behind a proxy, all callers have the proxy's
+    address. See `KeyAuthorizer`.
     """
 
     keys_version: object = "there are no keys to change"
@@ -65,12 +65,12 @@ class ReadOnlyAuthorizer:
 
 
 class KeyAuthorizer:
-    """Allows requests with a key from the keys file, as it was when last valid.
+    """Allows requests with a key from the keys file, in its last valid version.
 
-    `on_change` is called whenever the keys in force change. A shard also accepts the key of its cluster, which the file
-    `cluster_key` holds as it is sent. The files are read once a second, outside of requests, so a key can be added and
-    tried, and its predecessor removed, while the service runs. A gather that was allowed once is allowed again with the
-    same header as long as `keys_version` is the same object.
+    `on_change` is called whenever the keys in force change. A shard also accepts the key of its cluster, which is in
+    the file `cluster_key` in the form in which it is sent. The files are read once a second, outside of requests. So
+    while the service is running, a key can be added and tried, and its predecessor can be removed. Once a gather has
+    been allowed, gathers with the same header are allowed as long as `keys_version` is the same object.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class KeyAuthorizer:
     ) -> None:
         """Read the files. Raises BadKeysFile: a service that requires keys does not start without them.
 
-        A worker that starts while a file is broken takes the contents in `last_good`, which its parent has read before.
+        A worker that starts while a file is broken uses the contents in `last_good`, which its parent read earlier.
         """
         self.keys_version = object()
         self._keys: dict[bytes, Key] = {}
@@ -105,7 +105,7 @@ class KeyAuthorizer:
         """Raise unauthorized for a request without a known key, and forbidden if its key lacks the scope.
 
         `access` is the requirement of the request's route. `credential` is the SHA-256 of the key that was sent, b""
-        for an Authorization field of another form, or None if there is none.
+        for an Authorization field of another form, or None if there is no such field.
         """
         if access is Access.PUBLIC:
             return
@@ -126,7 +126,7 @@ class KeyAuthorizer:
         return None if key is None else key.label
 
     async def watch(self, interval: float = 1.0) -> None:
-        """Watch the files, and put their keys in force whenever they change. Runs until it is cancelled."""
+        """Watch the files, and put their keys in force whenever they change. Runs until it is canceled."""
         await self.watcher.watch(self.take, interval)
 
     def take(self, found: Sequence[Key]) -> None:
@@ -144,7 +144,10 @@ Authorizer = KeyAuthorizer | ReadOnlyAuthorizer
 
 
 def _changed_labels(before: Mapping[bytes, Key], now: Mapping[bytes, Key]) -> dict[str, list[str]]:
-    """Return the labels of the first keys that were added, changed or removed; empty when the service starts."""
+    """Return the labels of the first keys that were added, changed or removed.
+
+    There are none when the service starts.
+    """
     if not before:
         return {}
     added = [key.label for digest, key in now.items() if before.get(digest) != key]

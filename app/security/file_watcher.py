@@ -1,8 +1,9 @@
 """Watch files that may be replaced while the service runs, such as API keys and certificates, once a second.
 
-Changes are detected by contents, because times and sizes may be those of a file that was not readable before or is
-incomplete. If the new contents cannot be used, the last good ones stay in force, and each problem is logged once. The
-parent of several workers watches the files too, and passes the last good contents on to workers that start.
+Changes are detected by comparing contents, because times and sizes may be those of a file that was previously
+unreadable or that is incomplete. If the new contents cannot be used, the last good ones stay in force, and each problem
+is logged once. The parent of several workers also watches the files, and passes the last good contents to workers that
+start.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def read_small_file(path: Path, largest: int = LARGEST_FILE) -> bytes:
 class FileWatcher(Generic[Loaded]):
     """Watches the files that `read` reads, and converts their contents with `load`.
 
-    Both raise exceptions of type `refusal` for files that cannot be used. `name` begins the log lines, and `kept` says
-    in them what then stays in force. `problem` is the text of the last refusal, or "" once the files are valid again.
+    Both raise exceptions of type `refusal` for files that cannot be used. Log lines begin with `name`, and `kept` says
+    in them what stays in force. `problem` is the text of the last refusal, or "" once the files are valid again.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class FileWatcher(Generic[Loaded]):
     def read_first(self, last_good: LastGood | None = None) -> Loaded:
         """Read the files for the first time. Raises the refusal if they cannot be used.
 
-        A worker then uses the contents in `last_good` instead, which its parent has read before.
+        In that case, a worker uses the contents in `last_good` instead, which its parent read earlier.
         """
         try:
             contents = self._read()
@@ -84,11 +85,14 @@ class FileWatcher(Generic[Loaded]):
         return loaded
 
     def text(self) -> dict[str, str]:
-        """Return the contents in force, by path: one watcher's part of LastGood."""
+        """Return the contents in force, by path. They are this watcher's part of `LastGood`."""
         return {str(path): content.decode(_AS_TEXT) for path, content in self._in_force.items()}
 
     def read_if_changed(self) -> Loaded | None:
-        """Return the new contents, loaded, or None if they are unchanged or cannot be used. Does blocking I/O."""
+        """Load and return the new contents, or return None if they are unchanged or cannot be used.
+
+        Does blocking I/O.
+        """
         try:
             contents = self._read()
             loaded = None if contents == self._in_force else self._load(contents)
@@ -107,10 +111,10 @@ class FileWatcher(Generic[Loaded]):
             logger.error("%s: %s; %s", self.name, error, self._kept)
 
     async def watch(self, take: Callable[[Loaded], object], interval: float = 1.0) -> None:
-        """Call `take` in the event loop with what is loaded from changed files. Runs until it is cancelled."""
+        """Call `take` in the event loop with the loaded contents of changed files. Runs until it is canceled."""
         while True:
             await asyncio.sleep(interval)
-            # Read in a thread, because file systems may hang.
+            # Read the files in a thread, because file systems may hang.
             found = await asyncio.to_thread(self.read_if_changed)
             if found is not None:
                 take(found)

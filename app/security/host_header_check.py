@@ -1,9 +1,9 @@
 """Check Host and Origin against DNS rebinding and CSRF.
 
-For a service on a loopback address, Host must be a loopback name or an allowed one, and an Origin of another host is
-refused. On other addresses the same applies once GATHERND_ALLOWED_HOSTS is set. Changes have a stricter rule: a page
-that sends one must come from this service itself, because any program on the machine can serve pages on another port.
-The origins in GATHERND_CORS_ORIGINS are always allowed.
+For a service on a loopback address, Host must be a loopback name or an allowed one, and an Origin with another host is
+refused. On other addresses, the same applies once GATHERND_ALLOWED_HOSTS is set. A stricter rule applies to changes: a
+page that sends a change must come from this service itself, because any program on the machine can serve pages on
+another port. The origins in GATHERND_CORS_ORIGINS are always allowed.
 
 Sec-Fetch-Site is not read, because browsers that send it also send Origin with every request that changes something.
 """
@@ -28,7 +28,7 @@ _LARGEST_PORT: Final = 65535
 
 
 class HostPort(NamedTuple):
-    """A host in lower case, without brackets or a final dot, and its port, or None if there is none."""
+    """A host in lowercase, without brackets or a final dot, and its port (None if there is none)."""
 
     host: str
     port: int | None
@@ -64,7 +64,7 @@ def split_host(value: str) -> HostPort | None:
 class HostHeaderCheck:
     """Checks the Host and Origin of each request.
 
-    Valid Hosts are cached: parsing one takes 3.7 µs, a look-up 0.1 µs.
+    Valid Hosts are cached: parsing a Host takes 3.7 µs, and a lookup takes 0.1 µs.
     """
 
     def __init__(self, host: str, allowed: Iterable[str], origins: Iterable[str] = ()) -> None:
@@ -98,8 +98,8 @@ class HostHeaderCheck:
         """Raise forbidden if the request, which changes something, comes from a page that this service did not serve.
 
         The page's origin must have the host and port of Host, or a host in GATHERND_ALLOWED_HOSTS, because behind a
-        proxy Host may be a different name. Browsers leave out the default port in both fields. Requests without Origin
-        do not come from a page.
+        proxy Host may be a different name. Browsers omit the default port in both fields. Requests without Origin do
+        not come from a page.
         """
         origin = headers.get(b"origin")
         if not self.active or origin is None or origin in self._allowed_origins:
@@ -114,7 +114,9 @@ class HostHeaderCheck:
 
 
 def _split_origin(origin: bytes) -> HostPort | None:
-    """Return host and port of an HTTP or HTTPS origin (RFC 6454, 6.2), or None for any other, such as "null"."""
+    """Return the host and port of an HTTP or HTTPS origin (RFC 6454, 6.2), or None for any other origin, such as
+    "null".
+    """
     scheme, _, rest = origin.decode("latin-1").partition("://")
     return split_host(rest) if scheme in _SCHEMES else None
 

@@ -1,8 +1,8 @@
 """Count a gather in the cells of its metrics, and fill in the header lines that most responses share.
 
-`table` is the address of the addresses of a gather's cells (see `shared_counters`), with 0 for cells that it does not
-have. Times are seconds of `perf_counter`; `received` and `sent` are bytes. The functions here are plain Python and are
-replaced by the compiled ones once those are ready.
+`table` is the address of an array with the addresses of a gather's cells (see `shared_counters`), or 0 for cells that
+it does not have. Times are in seconds of `perf_counter`; `received` and `sent` are in bytes. The functions here are
+plain Python; the compiled ones replace them once they are ready.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARSE, QUEUE, KERNEL, ENCODE = (
 SHORT_S: Final = 1e-3
 """The times of requests that took less than this are written as three digits of microseconds."""
 
-# Positions in the table of cell addresses of one kind of gathers.
+# Positions in the table of cell addresses for one kind of gather.
 CELLS: Final = 7
 REQUESTS, TIMES, ROUTES, MEASURED, RECEIVED, SENT, LOOKUPS = range(CELLS)
 """The cells of TIMES are adjacent: the buckets (one more than there are bounds), the sum of seconds, and each stage's
@@ -56,7 +56,7 @@ def add(
     received: int,
     sent: int,
 ) -> None:
-    """Count a gather. See the module for the arguments."""
+    """Count a gather. The module's docstring describes the arguments."""
     cells = _Table.from_address(table)[:]
     increments = [(REQUESTS, 1.0), (ROUTES, 1.0), (MEASURED, done - kernel), (RECEIVED, received), (SENT, sent)]
     if cells[LOOKUPS]:
@@ -85,7 +85,7 @@ def answer(
 ) -> bool:
     """Count a gather, and write its id and times into the header lines at the address `at` (HEADER_TEMPLATE_AT).
 
-    Returns False, and does neither, if the request took SHORT_S or longer. This plain version always returns False, so
+    Returns False, and does nothing, if the request took SHORT_S or longer. This plain version always returns False, so
     that its caller counts the request.
     """
     return False

@@ -1,7 +1,7 @@
-"""Format log lines as text or as JSON: those of requests (`request_log`) and the service's own.
+"""Format log lines as text or as JSON: both those about requests (`request_log`) and the service's own.
 
-Tracebacks are given by module and line, without the folders of this machine. Text from clients is escaped, so that no
-client can begin or end a line or add fields to it.
+Tracebacks show modules and lines, but not the folders of this machine. Text from clients is escaped, so that no client
+can begin or end a line or add fields to it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 
 
 def _name(record: logging.LogRecord) -> str:
-    """Return the logger's name. uvicorn's loggers count as the service's own: their lines are about the service."""
+    """Return the logger's name. uvicorn's loggers count as the service's own, because their lines are about the
+    service.
+    """
     return "gathernd" if record.name.partition(".")[0] == "uvicorn" else record.name
 
 
 class TextFormatter(logging.Formatter):
-    """Formats records for people: time, level, logger, message and name=value fields; exceptions follow on further
-    lines.
+    """Formats records for people: time, level, logger, message and name=value fields.
+
+    Exceptions follow on separate lines.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -63,8 +66,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def _escaped(character: str) -> str:
-    """Escape a character as in JSON unless it is printable: some readers treat unprintable ones that JSON allows as
-    line ends.
+    """Escape a character as in JSON unless it is printable.
+
+    Some readers treat unprintable characters that JSON allows as line ends.
     """
     if character.isprintable():
         return character
@@ -110,12 +114,13 @@ FORMATS: Final = {"text": TextFormatter, "json": JsonFormatter}
 def configuration(form: str, level: str) -> dict[str, Any]:
     """Return the argument of `logging.config.dictConfig`. All lines, including uvicorn's, go to stderr in one format.
 
-    The level debug applies to the service only, because Numba would log thousands of lines at the first start.
+    The level debug applies only to the service, because Numba would log thousands of lines at the first startup.
     """
     loggers: dict[str, Any] = {"": {"handlers": ["stderr"], "level": level.upper()}}
-    # They log each request with its URL, whose query may hold credentials.
+    # These loggers log each request with its URL, whose query may hold credentials.
     loggers |= {name: {"level": "WARNING"} for name in ("httpx", "httpcore")}
-    # It logs a warning that quotes each malformed trace field, so callers could fill the log without any rate limit.
+    # This logger logs a warning that quotes each malformed trace field, so callers could fill the log without any rate
+    # limit.
     loggers["opentelemetry.trace"] = {"level": "ERROR"}
     if level.upper() == "DEBUG":
         loggers["numba"] = {"level": "INFO"}

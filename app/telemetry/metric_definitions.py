@@ -1,8 +1,8 @@
-"""The metrics: names, labels, help texts and buckets. A new metric is a row here and a line of code that counts it.
+"""The metrics: names, labels, help texts and buckets.
 
-The values of the service's gauges are read in `app.service_gauges`. Labels come from closed sets (route templates,
-methods and codes), never from text that a client invents. A process shows at most MOST_TENSORS names of resident
-tensors.
+To add a metric, add a row here and a line of code that counts it. The values of the service's gauges are read in
+`app.service_gauges`. Labels come from closed sets (route templates, methods and codes), never from text that a client
+invents. A process exposes at most MOST_TENSORS names of resident tensors.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ CLIENT_GONE: Final = "client_gone"
 
 
 class Counter(NamedTuple):
-    """A counter. `from_start` has label values that are shown as 0 from the start.
+    """A counter. `from_start` lists label values that are exposed as 0 from the beginning.
 
-    Without the zero, Prometheus would not see a first error as an increase.
+    Without the 0, Prometheus would not see the first error as an increase.
     """
 
     labels: tuple[str, ...]

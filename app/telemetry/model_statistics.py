@@ -1,4 +1,4 @@
-"""Count requests and times of each model of the inference protocol, summed over the worker processes."""
+"""Count the requests and times of each model of the inference protocol, summed over the worker processes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ModelStatistics:
     def __init__(self, name: str, counters: Counters) -> None:
         self._name = name
         self._counters = counters
-        # One cell per process, because the result is the latest time of all processes, not a sum.
+        # There is one cell per process, because the result is the latest time of all processes, not a sum.
         self._last = counters.cell(f"oip-last|{name}|{counters.slot.number}")
         self._success: list[int] = []
         self._fail: list[int] = []
 
     @property
     def last(self) -> float:
-        """When the model was last called, in milliseconds since 1970, or 0.0 for never."""
+        """The time when the model was last called, in milliseconds since 1970, or 0.0 if it never was."""
         return self._counters.values[self._last]
 
     def count_success(self, request: ServedRequest, arrived: float) -> None:
@@ -68,7 +68,7 @@ class ModelStatistics:
 
 
 class Statistics:
-    """The statistics of all model versions, by `NAME@VERSION`. A version that was never called has zeros."""
+    """The statistics of all model versions, by `NAME@VERSION`. They are zero for a version that was never called."""
 
     def __init__(self, counters: Counters | None = None) -> None:
         self.counters = counters or unshared_counters()

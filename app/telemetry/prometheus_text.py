@@ -1,9 +1,9 @@
 """The response to GET /metrics: every metric in `metric_definitions` with its help.
 
 The service's counters and gauges are summed over its processes (see `shared_counters`). The operating system's figures
-for a process (CPU, memory, files, start time) are not: shared memory would count several times, and CPU time would fall
-whenever a worker is replaced. They are shown per process, with the label `process`, and any process can read those of
-all.
+for a process (CPU, memory, files, start time) are not summed: shared memory would count several times, and CPU time
+would fall whenever a worker is replaced. They are exposed per process, with the label `process`, and any process can
+read the figures of all processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ Measured = Mapping[int, Mapping[str, float]]
 
 
 def families(totals: Mapping[str, float]) -> Iterator[Metric]:
-    """Yield all metrics. `totals` has the sum of each cell by its name, which is metric and labels joined by "|"."""
+    """Yield all metrics.
+
+    `totals` holds the sum of each cell by name; a name consists of metric and labels, joined by "|".
+    """
     cells: dict[str, dict[tuple[str, ...], float]] = {}
     for name, number in sorted(totals.items()):
         metric, *labels_of_cell = name.split("|")
@@ -75,7 +78,7 @@ def _histogram(cells: Mapping[tuple[str, ...], float]) -> Metric:
 
 
 def measure_processes(processes: Mapping[int, int]) -> Measured:
-    """Measure `processes`, process ids by slot.
+    """Measure `processes`, which maps slots to process ids.
 
     A process that has just ended has no values. Reads /proc and may block.
     """
@@ -89,7 +92,7 @@ def measure_processes(processes: Mapping[int, int]) -> Measured:
 
 
 def process_families(measured: Measured) -> Iterator[Metric]:
-    """Yield the metrics of the measured values."""
+    """Yield the metrics for the measured values."""
     for kind, texts in ((CounterMetricFamily, PROCESS_COUNTERS), (GaugeMetricFamily, PROCESS_GAUGES)):
         for name, text in texts.items():
             family = kind(name, text, labels=("process",))

@@ -1,7 +1,7 @@
-"""Request ids: the form that a caller may send as X-Request-ID, and the creation of new ones.
+"""Request ids: the form that a caller may send as X-Request-ID, and the creation of new ids.
 
 A request that reaches the application is numbered. Unless the caller sent an id, its id is this process's prefix and
-the number in hexadecimal: a1b2c3d4e5f6-000000002a. For small gathers it is written together with their times
+the number in hexadecimal: a1b2c3d4e5f6-000000002a. For small gathers, the id is written together with their times
 (`increments`). A request that the server refuses before the application sees it has no number and gets a random id.
 """
 

@@ -1,7 +1,8 @@
 """The log of requests: one line for each that is refused or fails, or for every request (the access log).
 
-A line names method, route, path and identifiers, the label of the caller's API key, and the error from the catalogue.
-It never contains a body, a query, a header, or an error's detail, which quotes bodies. `logs` formats the lines.
+A line contains the method, route, path and identifiers, the label of the caller's API key, and the error from the
+catalogue. It never contains a body, a query, a header, or the detail of an error, because details quote bodies. `logs`
+formats the lines.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _WARNINGS: Final = frozenset((503, 507))
 
 
 class RequestRecord(NamedTuple):
-    """The fields of a finished request's line. `status` is 0 if the client disconnected before the response.
+    """The fields of a finished request's line. `status` is 0 if the client disconnected before it got a response.
 
     `code` is the error's code, or None. `key` is the label of the API key that was sent, or None if there was no known
     key.
@@ -41,9 +42,9 @@ class RequestRecord(NamedTuple):
 class RequestLog:
     """Writes lines about requests: all requests if `access` is set, otherwise those that were refused or failed.
 
-    Without `access`, at most `rate` lines are written per second. Further ones are counted and summarized in one line,
-    so that a client that sends only invalid requests cannot fill the disk or keep the service busy. Errors on the
-    routes `readiness` are then not logged, because the service's state has lines of its own.
+    Without `access`, at most `rate` lines are written per second. Further lines are counted and summarized in one line,
+    so that a client that sends only invalid requests cannot fill the disk or keep the service busy. Without `access`,
+    errors on the routes in `readiness` are not logged, because changes of the service's state have lines of their own.
     """
 
     def __init__(self, rate: int, readiness: Collection[str] = (), *, access: bool = False) -> None:

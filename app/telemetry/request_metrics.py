@@ -42,7 +42,7 @@ _SCRAPE_DELAY_S: Final = 0.02
 class Metrics(Collector):
     """Counts and logs requests, and exports a span for each if `tracing` is given.
 
-    `log` gets the requests that failed, or all requests if it is an access log. `template` maps a path to the route
+    `log` receives the requests that failed, or all requests if it is an access log. `template` maps a path to the route
     template under which it is counted, or to "other" for an unknown path.
 
     `gauges` are read in every process and summed; the values of other processes are as old as their last `publish`.
@@ -112,9 +112,12 @@ class Metrics(Collector):
         return True
 
     def count(self, context: ServedRequest, code: str | None) -> None:
-        """Count, trace and log a finished request. `code` is its error's, if any. Call from the event loop."""
+        """Count, trace and log a finished request. `code` is the code of its error, if any.
+
+        Call this from the event loop.
+        """
         self._in_flight -= 1
-        context.caller = None  # it refers to the request and its body
+        context.caller = None  # `caller` refers to the request and its body
         exchange = context.exchange
         if exchange.refusal is not None:  # the server ended the request, with a response under this id
             code = exchange.refusal
@@ -182,13 +185,13 @@ class Metrics(Collector):
         self.changes.write(change, self.caller(context))
 
     def count_limit(self, error: GatherError) -> None:
-        """Count a refusal under the limit that the error names, if any."""
+        """Count a refusal under the limit given in the error, if any."""
         limit = error.facts.get("limit")
         if limit is not None:
             self.counters.add(f"gathernd_limit_refusals|{limit}")
 
     def count_lookup(self, tensors: Sequence[str]) -> None:
-        """Count an answered lookup by its number of features, and each feature by its tensor."""
+        """Count an answered lookup by its number of features, and count each feature by its tensor."""
         self.counters.add(f"gathernd_lookups|{1 << max(len(tensors) - 1, 0).bit_length()}")
         for tensor in tensors:
             self.counters.add(f"{_LOOKUPS}|{self._tensor_label(tensor)}")

@@ -45,20 +45,20 @@ class ObservedExchange(Protocol):
 class ServedRequest:
     """A request in flight, or a part of one that runs on its own. HTTP and gRPC each have a subclass.
 
-    Identity: `number` is its number among this process's requests, `given_id` the id that the caller sent, and `path`
-    its decoded path. `status` is the response's status, or 0 if the client disconnected first. `forwarded_lines` are
-    header lines to repeat in requests to other services on its behalf: its id and its trace, if the caller sent them.
-    `span` is its span, if tracing began it before the request finished.
+    Identity: `number` is its number among this process's requests, `given_id` is the id that the caller sent, and
+    `path` is its decoded path. `status` is the response's status, or 0 if the client disconnected first.
+    `forwarded_lines` are header lines to repeat in requests that are made to other services on its behalf: its id and
+    its trace, if the caller sent them. `span` is its span, if tracing created the span before the request finished.
 
-    Times, in seconds of `perf_counter`, 0.0 if not reached yet: the request arrived at `start` and was read by
-    `parsed`; the kernel ran from `kernel` to `kernel_end`. `gathered` equals `kernel_end` once the whole gather has
-    succeeded. `finished` is when the request was counted: for a small gather when the header of its response was made,
-    otherwise when the whole response had been sent.
+    Times are in seconds of `perf_counter`, and 0.0 if not reached yet. The request arrived at `start` and had been read
+    by `parsed`; the kernel ran from `kernel` to `kernel_end`. `gathered` equals `kernel_end` once the whole gather has
+    succeeded. `finished` is the time when the request was counted: for a small gather, when the header of its response
+    was built; otherwise, when the whole response had been sent.
 
-    Execution: `memory` has its charges to the budget, and `caller` is its client. `admitted` tells whether work was
-    already done for it. It is refused if it has not run by `deadline`; `callers_deadline` tells whether the caller set
-    that. `route` is the route of the gather and `parts` its number of threads. `tensor` is the name of the resident
-    tensor that it reads, or "".
+    Execution: `memory` holds its charges to the budget, and `caller` is its client. `admitted` says whether work has
+    already been done for it. The request is refused if it has not run by `deadline`; `callers_deadline` says whether
+    the caller set that deadline. `route` is the route of the gather, and `parts` is its number of threads. `tensor` is
+    the name of the resident tensor that it reads, or "".
     """
 
     method: str
@@ -82,7 +82,7 @@ class ServedRequest:
     parts = 1
 
     def __init__(self, start: float, deadline: float, memory: MemoryReservation, caller: Caller | None = None) -> None:
-        # Attributes that most requests do not use are on the class.
+        # Attributes that most requests do not use are class attributes.
         self.start = start
         self.deadline = deadline
         self.memory = memory
@@ -110,7 +110,7 @@ class ServedRequest:
         self.given_id = request_id
 
     def identify(self) -> None:
-        """Take the caller's id and trace from the header fields, if there are any."""
+        """Read the caller's id and trace from the header fields, if there are any."""
         headers = self.headers
         given = headers.get(b"x-request-id")
         if given is not None and REQUEST_ID.fullmatch(text := given.decode("latin-1")):
@@ -119,7 +119,9 @@ class ServedRequest:
             self.forwarded_lines = forwarded_header_lines(headers, self.given_id)
 
     def wait_at_most(self, seconds: float) -> None:
-        """Set the caller's deadline to `seconds` after the start, if it is earlier than the service's own."""
+        """Set the caller's deadline to `seconds` after the start, if that is earlier than the service's own
+        deadline.
+        """
         deadline = self.start + seconds
         if deadline < self.deadline:
             self.deadline = deadline

@@ -1,11 +1,12 @@
-"""Counters in memory shared by several processes: each counts in a slot of its own, and any can sum all slots.
+"""Counters in memory shared by several processes: each process counts in its own slot, and any process can sum all
+slots.
 
 Every process owns a slot in the shared memory and is its only writer. Counting therefore takes no lock, and no counts
 are lost when a process is killed. A slot outlives its process: the next process with the slot continues from its
 counts, so a sum never decreases.
 
-A slot is a table of cells, each with a name and a float64, which is exact for counts up to 2**53. A process names a
-cell when it first counts under that name.
+A slot is a table of cells, each with a name and a float64, which is exact for counts up to 2**53. A process assigns a
+name to a cell when it first counts under that name.
 
     slot   header  HEADER_WORDS uint64, see `SlotHeader`
            values  CELLS float64
@@ -75,7 +76,7 @@ class Slot:
         return bytes(self._names[start + 1 : start + 1 + size]).decode()
 
     def set_name(self, cell: int, name: bytes) -> None:
-        """Name a cell, or release it with b""."""
+        """Set the name of a cell, or release the cell with b""."""
         start = cell * NAME_BYTES
         self._names[start] = 0
         self._names[start + 1 : start + 1 + len(name)] = name
@@ -86,7 +87,7 @@ class Counters:
     """This process's slot, and the sums over all slots. `values[cell]` is this process's value of a cell."""
 
     def __init__(self, memory: memoryview, number: int) -> None:
-        """Take over slot `number` with the counts of earlier processes; its gauges start at 0.
+        """Take over slot `number` with the counts of earlier processes. Its gauges start at 0.
 
         Raises RuntimeError if the slot was used by another version, whose cells may differ.
         """
@@ -152,7 +153,7 @@ class Counters:
         self._cells[name] = cell
 
     def forget(self, names: Iterable[str]) -> None:
-        """Release these cells of this process, so that they can be named again."""
+        """Release the cells with these names in this process, so that the cells can be reused."""
         for name in names:
             cell = self._cells.pop(name, None)
             if cell is not None:
@@ -164,7 +165,7 @@ class Counters:
         self.values[self.cell(name)] += number
 
     def set_gauge(self, name: str, number: float) -> None:
-        """Set a gauge; its name begins with GAUGE."""
+        """Set a gauge, whose name must begin with GAUGE."""
         self.values[self.cell(name)] = number
 
     def totals(self) -> dict[str, float]:
@@ -183,7 +184,7 @@ class Counters:
         return {slot.number: slot.header[SlotHeader.PID] for slot in self._slots if slot.header[SlotHeader.PID]}
 
     def labels(self, name: str) -> set[str]:
-        """Return the label values that this process's slot has for `name`, a metric with one label."""
+        """Return the label values that this process's slot holds for `name`, a metric with one label."""
         return {cell.partition("|")[2] for cell in self._cells if cell.startswith(f"{name}|")}
 
     def accepting(self) -> list[int]:
@@ -202,7 +203,9 @@ def unshared_counters() -> Counters:
 
 
 class CounterGroup:
-    """The shared memory of a parent's workers: `slots` slots in an unnamed file that ends with its processes."""
+    """The shared memory of a parent's workers: `slots` slots in an unnamed file, which disappears with its
+    processes.
+    """
 
     def __init__(self, slots: int) -> None:
         self.fd = os.memfd_create("gathernd-counters", os.MFD_CLOEXEC)

@@ -35,8 +35,8 @@ class Change(NamedTuple):
     """A change. `what` is the line's message; `name` is the name of a tensor or alias.
 
     `version` is the number of the version that was created, changed or removed, or None for all versions. `size` is the
-    bytes of the tensor, or of a scatter's body. `tensor` is the version that an alias now points to. `note` is the note
-    of a new version. `replicas` is the number of shards that hold each range from now on.
+    number of bytes of the tensor, or of a scatter's body. `tensor` is the version that an alias now points to. `note`
+    is the note of a new version. `replicas` is the number of shards that hold each range from now on.
     """
 
     what: str
@@ -49,7 +49,7 @@ class Change(NamedTuple):
 
 
 def write_change(change: Change, caller: Caller | None, **more: Any) -> None:
-    """Write the line of a change, with further fields `more`. Fields that are None are left out. Thread-safe."""
+    """Write the line of a change, with additional fields `more`. Fields that are None are left out. Thread-safe."""
     fields = {
         "name": change.name,
         "version": change.version,
@@ -66,8 +66,9 @@ def write_change(change: Change, caller: Caller | None, **more: Any) -> None:
 
 
 class _Sample:
-    """The scatters of one tensor since `since`, when the last line about them was written; `left_out` of them have
-    none.
+    """The scatters of one tensor since `since`, when the last line about them was written.
+
+    `left_out` counts those without a line.
     """
 
     __slots__ = ("left_out", "since")
@@ -80,9 +81,9 @@ class _Sample:
 class ChangeLog:
     """Writes the lines for the requests of one process, from its event loop.
 
-    A tensor may receive thousands of scatters a second. The first one gets a line, those within the following second
-    are counted, and the next line gives their number (`left_out`). The record of a tensor is dropped a second after its
-    last line.
+    A tensor may receive thousands of scatters a second. The first scatter gets a line, those within the following
+    second are only counted, and the next line states how many there were (`left_out`). The record of a tensor is
+    dropped a second after its last line.
     """
 
     def __init__(self) -> None:
@@ -108,7 +109,7 @@ class ChangeLog:
             sample.since, sample.left_out = now, 0
 
     def sweep(self, *, stopping: bool = False) -> None:
-        """Write how many scatters got no line, if their second is over. Call this regularly, and at the end."""
+        """Write how many scatters got no line, if their second is over. Call this regularly, and once at the end."""
         now = monotonic()
         for (what, name), sample in list(self._samples.items()):
             if not stopping and now - sample.since < _SAMPLE_S:

@@ -21,9 +21,9 @@ def trace_id_of(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def forwarded_header_lines(headers: Mapping[bytes, bytes], request_id: str | None) -> bytes:
-    """Return the header lines that pass the caller's request id and trace on to another service.
+    """Return the header lines that pass on the caller's request id and trace to another service.
 
-    `headers` are those of the caller's request; `request_id` is the id in it, None if it has no valid one.
+    `headers` are those of the caller's request; `request_id` is the id in that request, or None if it has no valid id.
     """
     lines = b"" if request_id is None else b"x-request-id: %b\r\n" % request_id.encode()
     if trace_id_of(headers) is not None:

@@ -1,12 +1,12 @@
-"""OpenTelemetry: a span for each request, with one for each of its stages, in the trace that the caller began.
+"""OpenTelemetry: a span for each request, with a child span for each of its stages, in the trace that the caller began.
 
-Tracing is off unless an endpoint is set. This is decided at startup, so a service without one runs none of this code.
-The SDK is the extra `otel`, and it reads its own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER,
+Tracing is off unless an endpoint is set. This is decided at startup, so a service without an endpoint runs none of this
+code. The SDK is the extra `otel`, and it reads its own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER,
 OTEL_EXPORTER_OTLP_HEADERS and others).
 
-Spans are created when a request has finished, from the times that Server-Timing needs anyway, and sent by a thread of
-the SDK. If the collector does not keep up, spans are dropped and requests are not delayed. The span of a request that
-calls shards is created before those calls, so that their spans are its children.
+Spans are created when a request has finished, from the times that Server-Timing needs anyway. A thread of the SDK sends
+them. If the collector does not keep up, spans are dropped; requests are never delayed. The span of a request that calls
+shards is created before those calls, so that their spans are its children.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PATH: Final = "/v1/traces"
 
 
 class NoTracing(Exception):
-    """Tracing is requested but not possible; the text says why."""
+    """Tracing is requested but not possible. The message says why."""
 
 
 class Tracing:
@@ -52,7 +52,8 @@ class Tracing:
     def forwarded_lines(self, request: ServedRequest) -> bytes:
         """Return the header lines for a request to another service on behalf of `request`.
 
-        They are the request's `forwarded_lines` with its own span as the parent. Starts the span if necessary.
+        These are the request's `forwarded_lines`, with the request's own span as the parent. Starts that span if
+        necessary.
         """
         lines = [line.partition(b": ") for line in request.forwarded_lines.split(b"\r\n")]
         if request.span is None:
@@ -103,14 +104,16 @@ class Tracing:
         return self._propagator.extract(carrier, self._trace.set_span_in_context(self._trace.INVALID_SPAN))
 
     def close(self) -> None:
-        """Send the remaining spans, waiting at most CLOSE_S for the collector."""
+        """Send the remaining spans, and wait at most CLOSE_S for the collector."""
         closing = Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(CLOSE_S)
 
 
 def _attributes(context: ServedRequest, method: str, route: str, status: int, code: str | None) -> dict[str, Any]:
-    """Return the attributes of a request's span: OpenTelemetry's conventions for HTTP servers, and some of our own."""
+    """Return the attributes of a request's span: those of OpenTelemetry's conventions for HTTP servers, and some of our
+    own.
+    """
     scope, exchange = context.scope, context.exchange
     attributes: dict[str, Any] = {
         "http.request.method": method,
@@ -132,7 +135,7 @@ def _attributes(context: ServedRequest, method: str, route: str, status: int, co
 
 
 def _stages(context: ServedRequest, end: float) -> Iterator[tuple[str, float, float]]:
-    """Yield name, begin and end of each stage that the request reached."""
+    """Yield the name, start and end of each stage that the request reached."""
     begins = (context.start, context.parsed, context.kernel, context.kernel_end)
     for place, (name, begin) in enumerate(zip(STAGES, begins, strict=True)):
         if not begin:
@@ -174,7 +177,7 @@ def start_tracing(endpoint: str | None) -> Tracing | None:
     own = {"service.name": "gathernd", "service.version": __version__, "service.instance.id": str(uuid4())}
     try:
         exporter = OTLPSpanExporter(endpoint=None if endpoint is None else _with_path(endpoint))
-        # The environment's attributes override our own.
+        # Attributes from the environment override our own.
         resource = Resource.create().merge(Resource(own)).merge(OTELResourceDetector().detect())
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter))

@@ -13,7 +13,7 @@ from app.tensors.tensor import Tensor
 class BackwardCall(AnyCall):
     """One request for a gradient.
 
-    `shape` is the shape of the gather's data, or names a resident tensor of that shape.
+    `shape` is the shape of the gather's data, or the name of a resident tensor of that shape.
     """
 
     operator: BackwardName

@@ -1,4 +1,4 @@
-"""Fields of a request that names rows by key, such as what to do with keys that the table lacks."""
+"""Fields of a request that selects rows by key, such as what to do with keys that the table lacks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ItemOfRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedRow:
-    """A row that a request names at `pointer`, by position or by key."""
+    """A row that a request selects at `pointer`, by position or by key."""
 
     pointer: str
     position: int | None = None
@@ -45,7 +45,7 @@ class NamedRow:
 class ByKey:
     """The fields of a request with keys. `missing_row` is set if `missing` is "row".
 
-    `found` requests the output that reports which keys the table has.
+    `found` requests the output that says which keys were found.
     """
 
     missing: Missing = "error"

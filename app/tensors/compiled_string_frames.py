@@ -1,7 +1,7 @@
 """Read, measure and copy strings in frames, in compiled code that creates no Python objects.
 
-Functions that follow `starts` check each frame (see `string_frames`) against the end of `octets`, so they are safe for
-any input.
+Functions that use `starts` check each frame (see `string_frames`) against the end of `octets`, so they are safe for any
+input.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_frames(octets: Bytes, wanted: int, starts: Integers) -> tuple[int, int,
 
 @inner
 def frame_size(base: Address, size: int, start: int) -> int:
-    """Return the bytes of the frame at `start`, or -1 if it is not within the `size` bytes at `base`."""
+    """Return the number of bytes in the frame at `start`, or -1 if it is not within the `size` bytes at `base`."""
     if start < 0 or start > size - HEAD:
         return -1
     length = HEAD + load_u32(base + start)
@@ -149,9 +149,10 @@ def text_bounds(octets: Bytes, starts: Integers, bounds: Integers) -> None:
 
 @inner
 def frame_bounds(base: Address, size: int, starts: Address, count: int, bounds: Address) -> None:
-    """Write start and end of the text of each of `count` frames, -1 for one that is not within `size` bytes at `base`.
+    """Write the start and end of the text of each of `count` frames, or -1 if a frame is not within `size` bytes at
+    `base`.
 
-    `starts` is the address of `count` int64, and `bounds` of twice as many.
+    `starts` is the address of `count` int64 items, and `bounds` is the address of twice as many.
     """
     for number in range(count):
         start = load_u64(starts + 8 * number)

@@ -18,7 +18,7 @@ _BAD, _ANY, _ONE, _TWO, _THREE, _E0, _ED, _F0, _F4 = range(0, 54, 6)
 
 
 def _transitions() -> Integers:
-    """Return a word for each byte value. Its 6 bits at the shift of a state are the next state."""
+    """Return a word for each byte value. The 6 bits at the shift of a state are the next state."""
     ranges = (
         (_ANY, 0x00, 0x7F, _ANY),
         (_ANY, 0xC2, 0xDF, _ONE),
@@ -50,7 +50,7 @@ _NEXT: Final = _transitions()
 def is_utf8(base: Address, place: int, stop: int, end: int) -> bool:
     """Return whether the bytes from `place` to `stop` are UTF-8. Bytes up to `end` must be readable.
 
-    Text other than ASCII costs one shift per byte, without a branch that could be mispredicted.
+    Non-ASCII text costs one shift per byte, without a branch that could be mispredicted.
     """
     state = int64(_ANY)
     while place < stop:

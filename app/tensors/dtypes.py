@@ -1,8 +1,8 @@
 """The table of element types: the name of each type in each format, and the array dtype that holds its items.
 
 `numpy` is the dtype of that array. Strings, which would be objects in NumPy, are held as `PackedStrings`. `carrier` is
-the dtype of the same size that kernels see, so kernels are compiled for five item sizes instead of every type. For
-strings, a kernel gathers the 8-byte offset of each string.
+the dtype of the same size that kernels see, so that kernels are compiled for five item sizes instead of for every type.
+For strings, a kernel gathers the 8-byte offset of each string.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ Kind = Literal["bool", "int", "uint", "float", "complex", "string"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type. `item_size` is in bytes (0 for string). The name in a format that lacks the type is None.
+    """One element type. `item_size` is in bytes (0 for string).
 
-    `npy` is the code in npy files, without the byte order. `arithmetic` says whether items can be added and compared,
-    as the reductions of scatters require, and for floats also pooled lookups and gradients.
+    If a format lacks the type, its name in that format is None. `npy` is the code in npy files, without the byte order.
+    `arithmetic` says whether items can be added and compared. The reductions of scatters require this; for floats, so
+    do pooled lookups and gradients.
     """
 
     name: str
@@ -57,7 +58,7 @@ def _row(
     if kind in ("int", "uint"):
         info = np.iinfo(dtype)
         low, high = int(info.min), int(info.max)
-    npy = dtype.str[1:] if dtype.isbuiltin == 1 and kind != "string" else None  # types of ml_dtypes have no npy codes
+    npy = dtype.str[1:] if dtype.isbuiltin == 1 and kind != "string" else None  # ml_dtypes types have no npy codes
     arithmetic = arithmetic and kind in ("int", "uint", "float")
     return DType(name, kind, size, dtype, carrier, oip, safetensors, npy, arithmetic, low, high)
 

@@ -1,7 +1,7 @@
 """The ordered values of a narrow float type, and the midpoints at which rounding changes.
 
-In every type the non-negative finite values have the bits 0, 1, 2, ... in ascending order. So the bits of the value
-nearest to x equal the number of midpoints below x. At a midpoint, round to the neighbor with even bits.
+In every type, the non-negative finite values have the bits 0, 1, 2, ... in ascending order. So the bits of the value
+nearest to x equal the number of midpoints below x. A midpoint is rounded to the neighbor with even bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def largest_finite(dtype: DType) -> float:
 
 
 def fraction_bits(dtype: DType) -> int:
-    """Return the number of fraction bits, without the leading 1."""
+    """Return the number of fraction bits, excluding the leading 1."""
     return int(_finfo(dtype.numpy).nmant)
 
 
@@ -40,7 +40,7 @@ def exponent_bias(dtype: DType) -> int:
 
 
 def has_zero(dtype: DType) -> bool:
-    """Return whether all-zero bits are the value 0, and a zero exponent field means subnormal values."""
+    """Return whether all-zero bits are the value 0 and a zero exponent field means subnormal values."""
     return bool(np.zeros(1, dtype.numpy).astype(np.float64)[0] == 0)
 
 

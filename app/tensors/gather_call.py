@@ -68,7 +68,7 @@ class ReadingCall(AnyCall):
 class Call(ReadingCall):
     """One request to an operator. `data` is a tensor or the name of a resident tensor.
 
-    With `by_key` the data is resident, and `indices` are keys of its rows. `parameters` has the values of the
+    With `by_key`, the data is resident and `indices` are keys of its rows. `parameters` holds the values of the
     signature's parameters, in order; `batch_dims` is the field of that name in dialects that also have an axis.
     `further` maps the inputs after the indices to tensors or names of resident tensors. `reduction` is for scatters.
     `over_limit` is the error for a limit that an item exceeded while it was parsed; it is raised together with other
@@ -105,10 +105,10 @@ class Answer:
     """The response of any operator, independent of the format.
 
     `outputs` are the tensors by name, in order: `output`, the outputs of a gradient, or those of a lookup that does not
-    join them; then `found`, if a request by key asks for it. `dialect` is "" for a lookup, which has none. `data_etag`
+    join them; then `found`, if a request by key asked for it. `dialect` is "" for a lookup, which has none. `data_etag`
     and `data_version` describe resident data. `replaced` is the number of components that were out of bounds; None if
-    such components are errors. `missing` is the number of keys that the table lacks; None if rows are named by
-    position. `tables` has the tensor that each feature of a lookup read.
+    such components are errors. `missing` is the number of keys that the table lacks; None if rows are selected by
+    position. `tables` lists the tensor that each feature of a lookup read.
     """
 
     outputs: dict[str, Tensor]
@@ -127,7 +127,7 @@ class Answer:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts that the response has, by name: replaced components and missing keys."""
+        """The counts in the response, by name: replaced components and missing keys."""
         counted = {"replaced": self.replaced, "missing": self.missing}
         return {name: count for name, count in counted.items() if count is not None}
 

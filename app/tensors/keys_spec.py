@@ -10,9 +10,9 @@ from app.tensors.dtypes import DTYPES, DType
 
 @dataclass(frozen=True, slots=True)
 class KeysSpec:
-    """Uploaded keys: their type, their number, and for strings the total bytes of their text.
+    """Uploaded keys: their type, their number and, for strings, the total number of bytes of their text.
 
-    Strings are sent as offsets, int64[count + 1], followed by their UTF-8. `swap` says that integers are big-endian.
+    Strings are sent as offsets, int64[count + 1], followed by their UTF-8. `swap` is True if integers are big-endian.
     """
 
     dtype: Literal["int64", "uint64", "string"]
@@ -29,6 +29,6 @@ class KeysSpec:
 
     @property
     def size(self) -> int:
-        """Bytes of the keys as uploaded."""
+        """Number of bytes in the keys as uploaded."""
         dtype, (items,) = self.stored
         return dtype.item_size * items

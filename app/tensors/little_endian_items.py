@@ -63,10 +63,10 @@ def unpack(
     name: str = "",
     pointers: tuple[str, str, str] = ("", "", ""),
 ) -> Tensor:
-    """Make the tensor `name` from packed bytes. `pointers` locate its items, shape and type.
+    """Build the tensor `name` from packed bytes. `pointers` locate its items, shape and type.
 
-    Its array shares the memory of `raw` if that is aligned; octets of strings always do. Copies are charged to
-    `memory`. Raises element_count_mismatch and value_not_representable. Errors of `memory.charge` propagate.
+    The tensor's array shares the memory of `raw` if that is aligned; the octets of strings always share it. Copies are
+    charged to `memory`. Raises element_count_mismatch and value_not_representable. Errors of `memory.charge` propagate.
     """
     if dtype.kind == "string":
         return _unpack_strings(dtype, shape, raw, memory, name, pointers)
@@ -103,7 +103,7 @@ def _describe_part(name: str, what: str) -> str:
 
 
 def first_invalid_bool(octets: NDArray[np.uint8]) -> int:
-    """Return the number of the first byte other than 0 and 1, or -1."""
+    """Return the position of the first byte other than 0 and 1, or -1."""
     if octets.max(initial=0) > 1:
         for start in range(0, len(octets), _PORTION):
             wrong = octets[start : start + _PORTION] > 1
@@ -113,7 +113,7 @@ def first_invalid_bool(octets: NDArray[np.uint8]) -> int:
 
 
 def packed_bytes(tensor: Tensor, memory: Memory = UNCOUNTED) -> memoryview:
-    """Return the packed bytes of a tensor. Strings are packed into new memory, which is first charged to `memory`.
+    """Return the packed bytes of a tensor. Strings are packed into new memory, which is charged to `memory` first.
 
     Raises tensor_damaged. Errors of `memory.charge` propagate.
     """

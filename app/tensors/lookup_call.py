@@ -25,16 +25,16 @@ ROWS_OF_BAGS: Final = ("padding_index", "default_index")
 
 
 def found_name(number: int) -> str:
-    """Return the name of the output that tells which of a feature's keys its table has."""
+    """Return the name of the output that says which of a feature's keys were found."""
     return f"{number}.{FOUND}"
 
 
 @dataclass(slots=True)
 class Feature:
-    """Rows of the resident tensor `tensor`, named by `indices`. For pooling, `offsets` has the start of each bag.
+    """Rows of the resident tensor `tensor`, selected by `indices`. For pooling, `offsets` holds the start of each bag.
 
-    With `by_key` the indices are keys of rows. With `include_last_offset` the offsets have one more entry, the number
-    of indices. Entries equal to `padding_index` are skipped. `default_index` is the row for an empty bag.
+    With `by_key`, the indices are keys of rows. With `include_last_offset`, the offsets have one more entry, which is
+    the number of indices. Entries equal to `padding_index` are skipped. `default_index` is the row for an empty bag.
 
     `pointer` is the JSON Pointer of the object with its fields other than arrays, such as `/features/3`.
     """
@@ -52,7 +52,7 @@ class Feature:
 
     @property
     def edits_bags(self) -> bool:
-        """Whether padding or a default row changes the entries of its bags."""
+        """Return whether padding or a default row changes the entries of the feature's bags."""
         return self.padding_index is not None or self.default_index is not None
 
     @property

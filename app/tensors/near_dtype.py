@@ -56,7 +56,9 @@ POSITION_TYPE: Final = "int64"
 
 
 def holds_positions(name: str) -> bool:
-    """Return whether a tensor holds positions, by its name, such as `indices`, `features/0/offsets` or `0.indices`."""
+    """Return whether a tensor with this name holds positions, such as `indices`, `features/0/offsets` or
+    `0.indices`.
+    """
     return name.replace("/", ".").rpartition(".")[2] in _POSITIONS
 
 
@@ -80,8 +82,8 @@ def near_dtype(given: str) -> str | None:
 def hint_for_dtype(given: str, names: Mapping[str, str] | None = None, of: str = "data") -> str:
     """Return the hint for `given`, which is not the name of a type.
 
-    `names` maps the names in `DTYPES` to the names of a format, which default to the same names. `of` is the name of
-    the tensor. If it holds positions, the hint always suggests `POSITION_TYPE`.
+    `names` maps the names in `DTYPES` to the names in a format, which by default are the same. `of` is the name of the
+    tensor. If the tensor holds positions, the hint always suggests `POSITION_TYPE`.
     """
     known = dict(zip(DTYPES, DTYPES, strict=True)) if names is None else names
     if holds_positions(of):

@@ -1,6 +1,6 @@
 """The signature of an operator: the names that a format needs to parse its requests.
 
-Each row of `app.operators.registry` has one. `formats` and `store` know nothing else about an operator.
+Each row of `app.operators.registry` has one. This is all that `formats` and `store` know about an operator.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ DEFAULT_DIALECT: Final = "onnx-13"
 class DialectFields:
     """The differences between requests of one dialect and those of the operator's other dialects.
 
-    `needs_parameter`: the first parameter has no default. `batch_dims`: that field exists in addition to the parameter.
-    `fills`: slices out of bounds are filled by default.
+    `needs_parameter` means that the first parameter has no default, `batch_dims` that this field exists in addition to
+    the parameter, and `fills` that slices out of bounds are filled by default.
     """
 
     needs_parameter: bool = False
@@ -72,9 +72,9 @@ class DialectFields:
 class Signature:
     """The fields of requests to an operator: its name, parameters, inputs in order, and dialects.
 
-    A request may omit the `optional` inputs, and may name a resident tensor for those in `residents`. `reductions` has
-    the reductions of each dialect of a scatter; `dialect_fields` has the differences between dialects. `schema` is the
-    name and description of the requests in OpenAPI. If `keyed`, a request may have keys instead of indices.
+    A request may omit the `optional` inputs, and may specify a resident tensor for those in `residents`. `reductions`
+    lists the reductions of each dialect of a scatter; `dialect_fields` holds the differences between dialects. `schema`
+    holds the name and description of the requests in OpenAPI. If `keyed`, a request may have keys instead of indices.
     """
 
     operator: str
@@ -96,7 +96,7 @@ class Signature:
         return (*self.inputs, KEYS) if self.keyed else self.inputs
 
     def inputs_beside(self, given: Collection[str]) -> tuple[str, ...]:
-        """Return the inputs of a request that has arrays with these names. Keys replace indices."""
+        """Return the inputs of a request that has arrays with these names. If it has keys, they replace indices."""
         if self.keyed and KEYS in given:
             return tuple(KEYS if name == "indices" else name for name in self.inputs)
         return self.inputs
@@ -108,14 +108,14 @@ class Signature:
 
     @cached_property
     def resident_fields(self) -> dict[str, str]:
-        """For each input that may be resident, the query field that names the tensor."""
+        """For each input that may be resident, the query field that specifies the tensor."""
         return {name: "tensor" if name == "data" else name for name in self.residents}
 
     @cached_property
     def named_beside(self) -> dict[str, str]:
-        """For each input that may be resident, the parameter in the inference protocol that names the tensor.
+        """For each input that may be resident, the parameter in the inference protocol that specifies the tensor.
 
-        If only data may be resident no parameter is needed, because a resident tensor is itself a model.
+        If only data may be resident, no parameter is needed, because a resident tensor is itself a model.
         """
         return self.resident_fields if len(self.residents) > 1 else {}
 

@@ -1,4 +1,4 @@
-"""Changes of a resident tensor, typed but not yet validated: a scatter, or an upsert or removal by key."""
+"""Changes to a resident tensor, typed but not yet validated: a scatter, or an upsert or removal by key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.tensors.tensor import Tensor
 
 @dataclass(slots=True)
 class ScatterCall(AnyCall):
-    """Write `updates` to the slices that the tuples of `indices` name, combined by `reduction`."""
+    """A scatter: writes `updates` to the slices that the tuples of `indices` select, combined by `reduction`."""
 
     indices: Tensor
     updates: Tensor

@@ -1,4 +1,4 @@
-"""Limits on tensors in all formats, set from the settings at start-up."""
+"""Limits on tensors in all formats, set from the settings at startup."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ NUMPY_BYTES = 2**63 - 1
 class Limits:
     """Inclusive upper bounds.
 
-    They apply to ranks, each dimension, the items of a tensor, the bytes of the output and of one string, and the
-    features of a lookup. Each setting is `max_` plus the name of its limit, which is also the name in errors.
+    They apply to ranks, to each dimension, to the items of a tensor, to the bytes of the output and of a single string,
+    and to the features of a lookup. The name of each setting is `max_` plus the name of its limit; errors use the name
+    of the limit.
     """
 
     rank: int = 32

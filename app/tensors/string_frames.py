@@ -27,8 +27,8 @@ WHOLE, CUT_LENGTH, CUT_TEXT = range(3)
 def read_frames(octets: NDArray[np.uint8], wanted: int, starts: NDArray[np.int64]) -> tuple[int, int, int]:
     """Read the frames that fill `octets`, until there are more than `wanted`.
 
-    Returns (number of strings, fault, number of the first string that is not UTF-8 or -1). The offset of each frame is
-    written to `starts` as far as it has room. The fault is WHOLE for none, CUT_LENGTH if the length before the next
+    Returns (number of strings, fault, index of the first string that is not UTF-8 or -1). The offsets of the frames are
+    written to `starts` as far as there is room. The fault is WHOLE for none, CUT_LENGTH if the length before the next
     string ends early, or CUT_TEXT if that string itself does.
     """
     place = count = 0
@@ -60,7 +60,7 @@ def frames_size(octets: NDArray[np.uint8], starts: NDArray[np.int64]) -> int:
 
 @UntilCompiled
 def first_longer(octets: NDArray[np.uint8], starts: NDArray[np.int64], most: int) -> int:
-    """Return the number of the first frame at `starts` whose text has more than `most` bytes, or -1."""
+    """Return the index of the first frame at `starts` whose text has more than `most` bytes, or -1."""
     for number, start in enumerate(starts.tolist()):
         text = frame_text(octets, start)
         if text is not None and len(text) > most:
@@ -72,7 +72,7 @@ def first_longer(octets: NDArray[np.uint8], starts: NDArray[np.int64], most: int
 def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
     """Copy the frames at `starts` to `out`, back to back. Returns the number of bytes written.
 
-    Returns -1 if a frame is not within `octets`, or does not fit into `out` without its last ROOM bytes.
+    Returns -1 if a frame is not within `octets`, or does not fit into `out` excluding the last ROOM bytes.
     """
     used = 0
     for start in starts.tolist():
@@ -86,7 +86,7 @@ def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArr
 
 
 class Framing(NamedTuple):
-    """Strings that `offsets` delimits in `octets`, and the memory for their frames and the frames' offsets."""
+    """Strings that `offsets` delimits in `octets`, and the memory for their frames and for the frames' offsets."""
 
     offsets: NDArray[np.int64]
     octets: NDArray[np.uint8]
@@ -98,9 +98,9 @@ class Framing(NamedTuple):
 def make_frames(jobs: tuple[Framing, ...], results: NDArray[np.int64]) -> None:
     """Write the frames of strings, and their offsets.
 
-    Writes to `results` (int64[jobs, 2]) the number of frames made, and the number of the first string that is not UTF-8
-    or -1. A job stops at the first string whose offsets decrease or are outside `octets`, or for which `frames` or
-    `starts` has no room.
+    Writes two numbers for each job to `results` (int64[jobs, 2]): how many frames were built, and the index of the
+    first string that is not UTF-8, or -1. A job stops at the first string whose offsets decrease or are outside
+    `octets`, or for which `frames` or `starts` has no room.
     """
     for job, result in zip(jobs, results, strict=True):
         result[:] = _make_frames(job)
@@ -135,7 +135,9 @@ def text_bounds(octets: NDArray[np.uint8], starts: NDArray[np.int64], bounds: ND
 
 
 class Framed(NamedTuple):
-    """Strings in frames: the offset of each frame, the number of frames made, and the first that is not UTF-8 or -1."""
+    """Framed strings: the offset of each frame, the number of frames built, and the first one that is not UTF-8, or
+    -1.
+    """
 
     frames: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -144,9 +146,10 @@ class Framed(NamedTuple):
 
 
 def frames_of(strings: Sequence[tuple[NDArray[np.int64], NDArray[np.uint8]]]) -> list[Framed]:
-    """Frame strings, in one call. Each item is offsets (int64[n + 1]) and the octets that they delimit from 0 on.
+    """Frame strings, in one call.
 
-    `made` is less than n if the offsets decrease somewhere.
+    Each item holds offsets (int64[n + 1]) and the octets that they delimit, starting at 0. `made` is less than n if the
+    offsets decrease somewhere.
     """
     jobs = []
     for offsets, octets in strings:

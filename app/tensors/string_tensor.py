@@ -1,6 +1,6 @@
 """A tensor of packed strings: octets, and the offset of each string's frame in them.
 
-Gathers move the 8-byte offsets. Octets are copied only into a response.
+Gathers move only the 8-byte offsets. Octets are copied only when a response is written.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _FILLED_BYTES: Final = 18
 
 @dataclass(slots=True)
 class PackedStrings(Tensor):
-    """A tensor of strings. `array` has the int64 offset of each item's frame within `octets`.
+    """A tensor of strings. `array` holds the int64 offset of each item's frame within `octets`.
 
-    A frame is a little-endian uint32 length, followed by as many bytes of UTF-8, validated when the tensor was made
-    (see `app.tensors.string_frames`). Both arrays are read-only. `on_disk` says that reading octets may wait for disk
-    I/O.
+    A frame is a little-endian uint32 length, followed by as many bytes of UTF-8, which are validated when the tensor is
+    built (see `app.tensors.string_frames`). Both arrays are read-only. `on_disk` says that reading octets may wait for
+    disk I/O.
     """
 
     octets: NDArray[np.uint8] = field(default_factory=lambda: _NO_OCTETS)
@@ -48,11 +48,14 @@ class PackedStrings(Tensor):
         return self._nbytes
 
     def gathered(self, shape: tuple[int, ...], starts: NDArray[Any]) -> PackedStrings:
-        """Return the strings whose frames begin at `starts`, 8-byte items of `array`. The octets are shared."""
+        """Return the strings whose frames begin at `starts`, which are 8-byte items of `array`.
+
+        The octets are shared.
+        """
         return PackedStrings(self.dtype, shape, starts.view(np.int64), octets=self.octets, on_disk=self.on_disk)
 
     def joined(self, others: PackedStrings, charge: Callable[[int], None]) -> tuple[PackedStrings, PackedStrings]:
-        """Return both tensors on a single copy of all their octets.
+        """Return both tensors, sharing a single copy of all their octets.
 
         `charge` is called with the number of bytes before they are allocated, and may raise.
         """
@@ -68,7 +71,7 @@ class PackedStrings(Tensor):
     def filled(
         self, where: NDArray[np.bool_], with_: PackedStrings, charge: Callable[[int], None] | None = None
     ) -> PackedStrings:
-        """Return these strings, replaced by the only string of `with_` wherever `where` is true. Octets are copied.
+        """Return these strings, with the only string of `with_` wherever `where` is true. Octets are copied.
 
         `charge` is called with the number of bytes before they are allocated, and may raise. Also raises
         tensor_damaged.
@@ -90,7 +93,7 @@ class PackedStrings(Tensor):
         return PackedStrings(self.dtype, self.shape, array, octets=frames)
 
     def first_longer(self, most: int) -> int:
-        """Return the number of the first string with more than `most` bytes of UTF-8, or -1."""
+        """Return the index of the first string with more than `most` bytes of UTF-8, or -1."""
         item: int = first_longer.run(self.octets, self.array, most)
         return item
 
@@ -126,7 +129,7 @@ class PackedStrings(Tensor):
 
 
 def packed_texts(texts: Sequence[str], pointer: str) -> PackedStrings:
-    """Make a one-dimensional tensor of these strings, at `pointer` in a request."""
+    """Build a one-dimensional tensor of these strings, at `pointer` in a request."""
     octets = [text.encode() for text in texts]
     starts = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([HEAD + len(text) for text in octets], out=starts[1:])

@@ -1,8 +1,8 @@
-"""A tensor of a request or a response: flat items, and a shape kept separately.
+"""A tensor of a request or a response: flat items, and a shape that is kept separately.
 
 Items stay one-dimensional, because a shape may be valid for the operator but impossible for NumPy (rank 40, or [2**40,
-2**40, 0]), and because kernels need flat buffers. Code that makes a `Tensor` must have checked that the number of items
-is the product of the shape.
+2**40, 0]), and because kernels need flat buffers. Code that builds a `Tensor` must already have checked that the number
+of items is the product of the shape.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Form = Literal["flat", "nested", "whole"]
 class Tensor:
     """A tensor. `array` holds prod(shape) items of `dtype` in row-major order: 1-D, contiguous, aligned, little-endian.
 
-    The pointers locate it in the request, for errors: `pointer` the values, `shape_pointer` the shape and
-    `dtype_pointer` the type. `form` says how an item is addressed below `pointer`: "flat" by its number, "nested" by
-    its coordinates, "whole" not at all (base64, binary).
+    The pointers locate the tensor in the request, for errors: `pointer` locates the values, `shape_pointer` the shape,
+    and `dtype_pointer` the type. `form` says how an item is addressed below `pointer`: "flat" by its index, "nested" by
+    its coordinates, or "whole" not at all (base64, binary).
     """
 
     dtype: DType
@@ -42,11 +42,11 @@ class Tensor:
         return self.array.view(self.dtype.carrier)
 
     def gathered(self, shape: tuple[int, ...], carriers: NDArray[Any]) -> Tensor:
-        """Return a tensor of this type, made from the output items of a kernel."""
+        """Return a tensor of this type, built from the output items of a kernel."""
         return Tensor(self.dtype, shape, carriers.view(self.dtype.numpy))
 
     def locate(self, item: int) -> str:
-        """Return the JSON pointer of item number `item`, in the form of the request."""
+        """Return the JSON pointer of the item with index `item`, in the form that the request uses."""
         if self.form == "whole":
             return self.pointer
         if self.form == "flat":
@@ -55,7 +55,7 @@ class Tensor:
 
 
 def coordinates(item: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the position of item number `item` in row-major order within `shape`, which must have no 0."""
+    """Return the coordinates of the item with row-major index `item` within `shape`, which must contain no 0."""
     position = []
     for size in reversed(shape):
         item, rest = divmod(item, size)
@@ -64,7 +64,10 @@ def coordinates(item: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def nbytes(dtype: DType, shape: Sequence[int]) -> int:
-    """Return the exact bytes of the items of `shape`, however large. A string counts as its length prefix, 4 bytes."""
+    """Return the exact number of bytes in the items of `shape`, however large.
+
+    A string counts as its 4-byte length prefix.
+    """
     return prod(shape) * (dtype.item_size or 4)
 
 

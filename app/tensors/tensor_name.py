@@ -53,7 +53,9 @@ def check_new_name(name: str, pointer: str = _IN_PATH) -> None:
 
 
 def check_reference(reference: str) -> None:
-    """Raise invalid_field at /name if this is neither a name nor `NAME@7`, one version of a tensor."""
+    """Raise invalid_field at /name if this is neither a name nor a reference to one version of a tensor, such as
+    `NAME@7`.
+    """
     if not REFERENCE.fullmatch(reference):
         name, at, version = reference.partition("@")
         if at and TENSOR_NAME.fullmatch(name):
@@ -66,7 +68,7 @@ def check_reference(reference: str) -> None:
 
 
 def split_reference(reference: str) -> tuple[str, int | None]:
-    """Split a reference into name and version number (None without one). Invalid references are returned unsplit."""
+    """Split a reference into name and version number (None if it has none). Invalid references are returned unsplit."""
     if "@" not in reference or not REFERENCE.fullmatch(reference):
         return reference, None
     name, _, version = reference.partition("@")

@@ -1,6 +1,6 @@
 """The keys of a column in compiled code: their locations, hashes and equality.
 
-A column is given by four values:
+A column is described by four values:
 
     offsets  address of the offsets of string keys
     step     stride in bytes from one row's offsets to the next; 0 for integer keys
@@ -26,7 +26,7 @@ def string_size(offsets: Address, step: int, size: int, row: int) -> int:
 
 @inlined
 def is_torn(offsets: Address, step: int, size: int, row: int) -> bool:
-    """Return whether a row has a string whose offsets are outside the column."""
+    """Return whether the string of a row has offsets that are outside the column."""
     return step != 0 and string_size(offsets, step, size, row) < 0
 
 

@@ -1,8 +1,8 @@
 """Read and change the buckets of a key index in compiled code; see `app.keys.probe`.
 
 A search waits for memory three times: for the bucket, for the key of the row in its entry, and for the bytes of a
-string. A search therefore processes BLOCK keys together, step by step, and each step prefetches the memory for the
-next, so the waits of a block overlap.
+string. A search therefore processes BLOCK keys together, step by step. Each step prefetches the memory for the next
+step, so the waits of a block overlap.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _run_search(search: Objects, step: int, wanted_step: int, instead: int) -> i
     hashes, bounds = _block_words(), _block_bounds()
     missing = int64(0)
     for first in range(0, total, BLOCK):
-        # The wanted keys of a block have the numbers from 0 on.
+        # The wanted keys of a block are numbered from 0.
         block = min(BLOCK, total - first)
         own_offsets, own_step, own_keys = wanted_offsets_at + wanted_step * first, wanted_step, wanted_at
         if wanted_step == 0:
