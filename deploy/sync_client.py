@@ -29,7 +29,7 @@ WORDS: Final[Mapping[str, str]] = {
 """Names whose blocking form is another word. Any other `AsyncName` becomes `Name`."""
 SENTENCES: Final[Mapping[str, str]] = {
     "A client of the service at `url` for asyncio, within one event loop at a time.\n\n"
-    "    A thread packs large arrays and files and reads large answers, so that the event loop is not blocked.\n": (
+    "    A thread packs large arrays and files and reads large responses, so that the event loop is not blocked.\n": (
         "A client of the service at `url`. Any number of threads may use it at once.\n"
     ),
     '`client["items"]`: `await` its `[5:7]`, `[-1]`, `[[3, 8]]` and `[rows, columns]`: arrays, as from a NumPy': (

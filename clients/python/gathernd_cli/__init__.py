@@ -1,6 +1,6 @@
 """The command `gathernd`.
 
-It is a package of its own because `gathernd` imports httpx, which commands such as `gathernd serve` do not need.
+It is a separate package because `gathernd` imports httpx, which commands such as `gathernd serve` do not need.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False)
 
 
 def _shape(text: str) -> list[int]:
-    """Parse a shape such as 200000,64; an empty text is a scalar's shape. Exits with code 2 if it is malformed."""
+    """Parse a shape such as 200000,64; an empty text is the shape of a scalar. Exits with code 2 if it is malformed."""
     try:
         return [int(size) for size in text.split(",")] if text else []
     except ValueError:

@@ -1,4 +1,4 @@
-"""Options of several commands: indices out of bounds, missing keys, reductions, conditions and output files."""
+"""Options shared by several commands: indices out of bounds, missing keys, reductions, conditions and output files."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _integer(text: str) -> int | float:
 
 
 def _finite(text: str) -> float:
-    """Parse a number with a fraction or an exponent. Exits with code 2 if float64 cannot hold it."""
+    """Parse a number that has a fraction or an exponent. Exits with code 2 if float64 cannot hold it."""
     number = float(text)
     if math.isinf(number):
         exit_with_usage_error(f"--fill-value {text} is larger than any float64")

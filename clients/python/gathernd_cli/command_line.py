@@ -2,9 +2,9 @@
 
 A distribution adds a command with an entry point of the group `gathernd.commands`. The entry point's name is the
 command's name; its object is a `typer.Typer` without completion, with one command or several. The distribution of the
-service, `gathernd-server`, adds `serve`, `keys` and others this way. The list of commands shows the first paragraph of
-the module's docstring, without the prefix "`gathernd NAME`:". The module is imported only to run the command or to show
-its help.
+service, `gathernd-server`, adds `serve`, `keys` and others in this way. The list of commands shows the first paragraph
+of the module's docstring, omitting the prefix "`gathernd NAME`:". The module is imported only when the command is run
+or its help is shown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMED: Final = re.compile(r"`gathernd [^`]*`: ")
 
 
 def flags_without_type(command: Any, params: Iterable[Any]) -> None:
-    """Hide the type of flags in the help of a command and its subcommands, since flags take no value."""
+    """Hide the type of flags in the help of a command and its subcommands, because flags take no value."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
@@ -89,17 +89,23 @@ def _has_near_command(name: str, commands: Iterable[str]) -> bool:
 
 
 class CommandsOnDemand(TyperGroup):
-    """The group of all commands. It imports a command when it is used, and reads entry points only if it has to."""
+    """The group of all commands.
+
+    It imports a command only when the command is used, and reads entry points only if necessary.
+    """
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the flags that go before the command's name."""
+        """Return the flags that are allowed before the command's name."""
         params = super().get_params(ctx)
         for param in params:
             param.metavar = ""
         return params
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of this name, or None. Fails with a usage error if only the service could provide it."""
+        """Return the command with this name, or None.
+
+        Fails with a usage error if only the service could provide the command.
+        """
         if cmd_name not in self.commands and cmd_name in CLIENT_COMMANDS:
             self._add(CLIENT_COMMANDS)
         elif cmd_name not in self.commands:

@@ -36,7 +36,7 @@ _OPTION: Final = re.compile(r"/(?:query|__metadata__/lookup)/(?P<name>[a-z_]+)")
 
 
 def option_of_pointer(pointer: str) -> str:
-    """Translate a JSON Pointer into a request to the option or feature that was typed; features count from 1.
+    """Translate a JSON Pointer into a request to the option or feature that was typed. Features are counted from 1.
 
     Other pointers are returned unchanged: `/indices`, for example, is also the name of the command's argument.
     """
@@ -50,7 +50,7 @@ def option_of_pointer(pointer: str) -> str:
 
 @contextmanager
 def connect_or_exit(url: str, key: str | None, ca: Path | None) -> Iterator[Client]:
-    """Yield a client of the service at `url`; over HTTPS it trusts the authorities in `ca`.
+    """Yield a client of the service at `url`. Over HTTPS, it trusts the authorities in `ca`.
 
     If the service, the connection or a file fails, exit with code 1 and a message on stderr.
     """
@@ -66,11 +66,11 @@ def connect_or_exit(url: str, key: str | None, ca: Path | None) -> Iterator[Clie
             typer.echo(f"  at {option_of_pointer(place.pointer)}{at}", err=True)
         if error.total > len(error.errors):
             typer.echo(f"  and {error.total - len(error.errors)} more", err=True)
-        for note in getattr(error, "__notes__", ()):  # the service's hint, and what the client adds to it
+        for note in getattr(error, "__notes__", ()):  # the service's hint, and any additions from the client
             typer.echo(f"  {note}", err=True)
         raise typer.Exit(1) from None
     except BrokenPipeError:
-        raise  # the reader closed the pipe: typer ends the command silently
+        raise  # the reader closed the pipe, so typer ends the command silently
     except (GatherNDError, OSError, TypeError, ValueError) as error:
         text = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:

@@ -37,7 +37,7 @@ class Pooling(Enum):
 
 
 class _Files(NamedTuple):
-    """A feature as given on the command line: a resident tensor and npy files."""
+    """A feature as specified on the command line: a resident tensor and npy files."""
 
     tensor: str
     indices: Path

@@ -1,4 +1,4 @@
-"""Read and write the npy files of the commands."""
+"""Read and write npy files for the commands."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def load(path: Path) -> NDArray[Any]:
 
 @contextmanager
 def replace_atomically(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside `path`; at the end, rename it to `path`, or remove it on an exception or signal."""
+    """Yield a temporary file next to `path`.
+
+    At the end, rename it to `path`, or remove it after an exception or signal.
+    """
     with temporary_file(dir=path.parent, prefix=f".{path.name}.", suffix=".part") as made:
         made.close()
         temporary = Path(made.name)
@@ -58,7 +61,7 @@ def storable(array: NDArray[Any]) -> NDArray[Any]:
     """Convert `array` to a dtype of the npy format; strings get a fixed width. Raises TypeError for ml_dtypes types."""
     if array.dtype == object:
         return array.astype(str) if array.size else np.empty(array.shape, "<U1")
-    if array.dtype.isbuiltin == 2:  # npy would keep only the size of its items
+    if array.dtype.isbuiltin == 2:  # npy would record only the size of its items
         raise TypeError(f"an npy file cannot hold {array.dtype.name}")
     return array
 
@@ -66,7 +69,8 @@ def storable(array: NDArray[Any]) -> NDArray[Any]:
 def print_or_save(arrays: Mapping[str, NDArray[Any]], path: Path | None) -> None:
     """Print arrays, or write each to an npy file: the array "" to out.npy, the array "0" to out.0.npy.
 
-    The files get their names only when all are written. Raises OSError, and TypeError for ml_dtypes types.
+    The files get their final names only when all of them are written. Raises OSError, and TypeError for ml_dtypes
+    types.
     """
     if path is None:
         for array in arrays.values():

@@ -31,7 +31,7 @@ app = typer.Typer(add_completion=False)
 
 
 class NoAnswer(Exception):
-    """The service did not answer, or answered with an error or something unexpected; the message says why."""
+    """The service did not respond, or responded with an error or something unexpected. The message says why."""
 
 
 @app.command("status")

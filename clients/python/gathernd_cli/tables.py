@@ -1,4 +1,6 @@
-"""Print rows and fields: a table on a terminal; in a pipe, one line per row with full values separated by tabs."""
+"""Print rows and fields: on a terminal, as a table; in a pipe, as one line per row with full values separated by
+tabs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ class Field(NamedTuple):
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows with one value per column. In a pipe, print no titles, and each row as soon as it is produced."""
+    """Print rows with one value per column.
+
+    In a pipe, print no titles, and print each row as soon as it is produced.
+    """
     if not sys.stdout.isatty():
         for row in rows:
             typer.echo("\t".join(row))

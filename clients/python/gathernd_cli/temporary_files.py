@@ -20,7 +20,8 @@ _made: set[Path] = set()
 def temporary_file(**options: Any) -> Iterator[IO[bytes]]:
     """Yield a `tempfile.NamedTemporaryFile` with these options, and remove it when the block ends.
 
-    SIGTERM and SIGHUP remove it, too (by default Python would leave it). A signal that is ignored stays ignored.
+    SIGTERM and SIGHUP also remove it (by default, Python would leave it behind). A signal that is ignored stays
+    ignored.
     """
     file = NamedTemporaryFile(delete=False, **options)  # noqa: SIM115
     path = Path(file.name)

@@ -143,7 +143,7 @@ def remove(
 
 
 def _requested_keys(service: Client, name: str, texts: list[str] | None, file: Path | None) -> NDArray[Any]:
-    """Return the keys from a file, or those of the command line converted to the type of the table's keys."""
+    """Return the keys from a file, or those from the command line, converted to the type of the table's keys."""
     from .npy_files import load  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
     if file is not None:

@@ -63,7 +63,7 @@ class PutOptions(TypedDict):
 
 
 class UploadOptions(PutOptions):
-    """Options of uploads, including those that imports do not have."""
+    """Options of uploads, including those that imports lack."""
 
     columns: list[str] | None
     capacity: int | None
@@ -71,7 +71,10 @@ class UploadOptions(PutOptions):
 
 @contextmanager
 def _progress_bar(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on stderr if that is a terminal; yield a function to call with the number of bytes so far."""
+    """Show a progress bar on stderr if that is a terminal.
+
+    Yields a function to call with the number of bytes so far.
+    """
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
@@ -303,7 +306,7 @@ def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> 
 
 
 def range_text(one: TableRange) -> str:
-    """Describe a row range: its rows and the shards that hold it, with their roles if the table takes scatters."""
+    """Describe a row range: its rows and the shards that hold it, with their roles if the table accepts scatters."""
     roles = {shard: "in sync" if shard in one.in_sync else "out of sync" for shard in one.shards if one.in_sync}
     if one.primary is not None:
         roles[one.primary] = "primary"
@@ -357,7 +360,7 @@ def get(
                 with replace_atomically(file) as temporary, _progress_bar(name, info.bytes) as progress:
                     _download(service, name, info, temporary, progress)
             except PreconditionFailed:
-                # The tensor was replaced during the download: the rows read so far are from its old content.
+                # The tensor was replaced during the download: the rows read so far are from its old version.
                 if attempt == DOWNLOAD_ATTEMPTS - 1:
                     raise
             else:
@@ -376,7 +379,7 @@ def _download(service: Client, name: str, info: TensorInfo, target: Path, progre
             np.save(file, storable(array), allow_pickle=False)
         return
     step = max(1, CHUNK_BYTES * rows // info.bytes)
-    # Write instead of mapping the file: on a full disk, write() raises an error, but a mapped page ends the process.
+    # Write the file instead of mapping it: on a full disk, write() raises an error, but a mapped page ends the process.
     with target.open("wb") as file:
         for first in range(0, rows, step):
             rows_read = storable(service.get(name, rows=(first, min(first + step, rows)), if_match=info.etag))

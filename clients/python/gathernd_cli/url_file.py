@@ -22,7 +22,9 @@ def is_url(text: str) -> bool:
 
 
 def split_fragment(url: str) -> tuple[str, str | None]:
-    """Split a URL into the part before `#` and the fragment, which names a tensor (None if there is no fragment)."""
+    """Split a URL into the part before `#` and the fragment, which is the name of a tensor (None if there is no
+    fragment).
+    """
     address, _, fragment = url.partition("#")
     return address, unquote(fragment) or None
 
@@ -61,14 +63,14 @@ def _chunks(url: str, progress: Callable[[int, int | None], None]) -> Iterator[b
             for chunk in answer.iter_bytes():
                 yield chunk
                 progress(answer.num_bytes_downloaded, int(length) if length.isdecimal() else None)
-    except httpx.InvalidURL:  # its text may quote a password
+    except httpx.InvalidURL:  # the exception's text may quote a password
         raise OSError(f"{shown_url(url)} is not a URL, or redirects to an invalid one") from None
     except httpx.HTTPError as error:
         raise OSError(f"{shown_url(url)} could not be downloaded: {error}") from None
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without its query (it may be a signature), user and password."""
+    """Return a URL without its query (which may be a signature), user and password."""
     scheme, mark, rest = url.partition("?")[0].partition("://")
     authority, slash, path = rest.partition("/")
     return f"{scheme}{mark}{authority.rpartition('@')[2]}{slash}{path}"

@@ -1,4 +1,5 @@
-"""The methods of the client: `_async` is written by hand, `make sync-client` writes `_sync` from it.
+"""The methods of the client. `_async` is written by hand; `make sync-client` generates `_sync` from it.
 
-Code that must differ is in pairs of modules one folder up: the transports, `_async_waiting` and `_sync_waiting`.
+Code that must differ between the two is in pairs of modules one folder up: the transports, and `_async_waiting` and
+`_sync_waiting`.
 """

@@ -44,11 +44,11 @@ class AsyncAliases(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Alias:
-        """Point the alias `name` at the version `tensor`, such as `NAME@7`. Creates it if needed. The change is atomic.
+        """Point the alias `name` at the version `tensor`, such as `NAME@7`. Creates the alias if needed.
 
-        `if_match` is the ETag that the alias must have; `if_none_match="*"` requires that the alias does not exist.
-        Raises PreconditionFailed, TensorNotFound if the version does not exist, and NameConflict if a tensor has the
-        name.
+        The change is atomic. `if_match` is the ETag that the alias must have; `if_none_match="*"` requires that the
+        alias does not exist. Raises PreconditionFailed, TensorNotFound if the version does not exist, and NameConflict
+        if a tensor already has this name.
         """
         return await self._run(_endpoints.put_alias(name, tensor, if_match, if_none_match), timeout, headers)
 
@@ -61,12 +61,13 @@ class AsyncAliases(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> list[Alias]:
-        """Create or move all aliases in `targets`, or none of them. `targets` maps each alias to a version, `NAME@7`.
+        """Create or move all aliases in `targets`, or none of them.
 
-        The change is atomic: a lookup in several tables sees all the old versions or all the new ones. `if_match` and
-        `if_none_match` map aliases to conditions, as in `put_alias`. Returns the aliases in the order of their names.
-        Raises TensorNotFound, NameConflict and PreconditionFailed; their `errors` name the alias. Raises ValueError for
-        a condition on an alias that is not in `targets`.
+        `targets` maps each alias to a version, such as `NAME@7`. The change is atomic: a lookup in several tables sees
+        either all the old versions or all the new ones. `if_match` and `if_none_match` map aliases to conditions, as in
+        `put_alias`. Returns the aliases in the order of their names. Raises TensorNotFound, NameConflict and
+        PreconditionFailed, whose `errors` say which alias failed. Raises ValueError for a condition on an alias that is
+        not in `targets`.
         """
         return await self._run(_endpoints.move_aliases(targets, if_match, if_none_match), timeout, headers)
 

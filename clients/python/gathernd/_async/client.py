@@ -1,4 +1,6 @@
-"""The client, with the calls of all modules in this folder, and resident tensors that are indexed like arrays."""
+"""The client, which combines the calls of all modules in this folder, and resident tensors that are indexed like
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from .tensors import AsyncTensors
 class AsyncClient(AsyncGathers, AsyncGradients, AsyncScatters, AsyncTensors, AsyncAliases, AsyncImports):
     """A client of the service at `url` for asyncio, within one event loop at a time.
 
-    A thread packs large arrays and files and reads large answers, so that the event loop is not blocked.
+    A thread packs large arrays and files and reads large responses, so that the event loop is not blocked.
 
     url        address of the service (default: GATHERND_URL, else http://127.0.0.1:8080); unix:/path for a Unix socket
     key        API key, if the service requires one (default: GATHERND_API_KEY)
@@ -34,16 +36,17 @@ class AsyncClient(AsyncGathers, AsyncGradients, AsyncScatters, AsyncTensors, Asy
     transport  an httpx transport to use instead of the network, for tests and for HTTP/2
 
     Arrays may be NumPy, PyTorch, JAX or CuPy arrays, any object with `__array__` or DLPack, or lists. They are sent in
-    a binary format; types that it lacks (complex128 and string) are sent as JSON with base64.
+    a binary format; types that this format lacks (complex128 and string) are sent as JSON with base64.
 
-    Gathers raise IndexOutOfBounds for an index outside its axis. `out_of_bounds` selects another behavior: clip (the
-    nearest valid index), wrap (modulo the size of the axis) or fill (a slice of `fill_value`, default 0). `replaced` in
-    a Result counts such indices. `gather` in the dialect openvino-8 defaults to fill. `output_dtype`, a float type or
-    its name, sets the type of a float output of gathers and lookups; each item is rounded once.
+    Gathers raise IndexOutOfBounds for an index outside its axis. `out_of_bounds` selects another behavior: clip (use
+    the nearest valid index), wrap (take the index modulo the size of the axis) or fill (return a slice of `fill_value`,
+    default 0). `replaced` in a Result counts such indices. In the dialect openvino-8, `gather` defaults to fill.
+    `output_dtype`, a float type or its name, sets the type of a float output of gathers and lookups; each item is
+    rounded once.
 
-    Calls accept `timeout`, the seconds for the whole call, which is also sent to the service (X-Gathernd-Timeout),
-    and `headers`, additional header fields. They raise `ServiceError` (with a subclass for each code in
-    `gathernd.errors`), `TransportError`, and TypeError for an array of an unsupported type.
+    Calls accept `timeout`, the time limit for the whole call in seconds, which is also sent to the service
+    (X-Gathernd-Timeout), and `headers`, additional header fields. They raise `ServiceError` (with a subclass for each
+    code in `gathernd.errors`), `TransportError`, and TypeError for an array of an unsupported type.
 
     Uses the proxies in the environment (HTTPS_PROXY, NO_PROXY). Raises ValueError for a URL without a scheme.
     """
@@ -68,7 +71,7 @@ class AsyncResidentTensor(WholeAsArray, NamedTensor):
         if found is not None and isinstance(key, slice):
             try:
                 return await self._client.get(self.name, rows=found.argument)
-            except RangeNotSatisfiable:  # a slice may end after the last row
+            except RangeNotSatisfiable:  # a slice may extend past the last row
                 found = None
         if found is not None:
             return await self._read(self.name, found)

@@ -33,12 +33,12 @@ class AsyncImports(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TensorInfo:
-        """Make the service import the npy or safetensors file at `url` as the next version of the tensor `name`.
+        """Import the npy or safetensors file at `url` into the service as the next version of the tensor `name`.
 
-        Waits until the import ends. `tensor` names a tensor in a safetensors file, and `keys` the tensor with the keys
-        of its rows. `progress` is called with the number of bytes read so far; True shows a progress bar on stderr. The
-        other arguments are as in `put`. `timeout` applies to each request. If you stop waiting, the import continues;
-        see `begin_import` and `end_import`.
+        Waits until the import ends. `tensor` is the name of a tensor in a safetensors file, and `keys` is the name of
+        the tensor that holds the keys of its rows. `progress` is called with the number of bytes read so far; True
+        shows a progress bar on stderr. The other arguments are as in `put`. `timeout` applies to each request. If you
+        stop waiting, the import continues; see `begin_import` and `end_import`.
 
         Raises Forbidden for a URL that the operator does not allow, ImportFailed if the file cannot be read, and
         PreconditionFailed.
@@ -86,7 +86,7 @@ class AsyncImports(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ImportInfo:
-        """Start an import like `import_tensor`, but return at once; see `find_import` for its progress."""
+        """Start an import like `import_tensor`, but return immediately. To see its progress, call `find_import`."""
         request = _imports.begin(name, url, tensor, keys, if_match, if_none_match, prefault, lock, keep, note, replicas)
         return await self._run(request, timeout, headers)
 
@@ -103,7 +103,7 @@ class AsyncImports(AsyncRequests):
     async def imports(
         self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[ImportInfo]:
-        """Iterate over running and ended imports in the order of their start, in pages of `page` imports."""
+        """Iterate over running and ended imports in the order in which they began, in pages of `page` imports."""
         after = None
         while True:
             found = await self._run(_imports.page(after, page), timeout, headers)

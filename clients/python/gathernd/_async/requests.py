@@ -49,7 +49,7 @@ class AsyncRequests:
     async def ready(self, wait: float = 0.0) -> bool:
         """Return True if the service is ready to gather. Retries for up to `wait` seconds until it is.
 
-        Raises errors that waiting cannot resolve, such as UntrustedCertificate and Unauthorized, at once.
+        Immediately raises errors that waiting cannot resolve, such as UntrustedCertificate and Unauthorized.
         """
         end = monotonic() + wait
         while True:
@@ -91,8 +91,8 @@ class AsyncRequests:
     ) -> T:
         """Send the request `make(keys)`; `until` is the deadline in `monotonic()` time.
 
-        A list of keys has no type of its own: if the table `name` has keys of another type, converts the list to that
-        type and tries again.
+        A list of keys has no type of its own. If the keys of the table `name` have another type than the one that was
+        sent, this converts the list to that type and tries again.
         """
         try:
             return await self._run_until(await packed((keys,), make, keys), until, headers)
@@ -116,7 +116,7 @@ class AsyncRequests:
         headers: Mapping[str, str] | None,
         retries: Retries | None = None,
     ) -> T:
-        """Send `request`, retry it as `Attempts` allows, and return the parsed answer."""
+        """Send `request`, retry it as `Attempts` allows, and return the parsed response."""
         return await self._run_until(request, call_end(timeout), headers, retries)
 
     async def _run_until(

@@ -58,10 +58,10 @@ class AsyncScatters(AsyncRequests):
         `data` is an array of rank r >= 1, or the name (str) of a resident tensor, which is not changed (use `scatter`
         for that). `updates` has data's type and the shape indices.shape[:-1] + data.shape[indices.shape[-1]:]; a list
         is converted to data's type. Updates are applied in row-major order: with `reduction` none, the last update of a
-        position wins; add, mul, min and max combine all of them. Returns an array of data's type and shape.
+        position wins; add, mul, min and max combine all updates. Returns an array of data's type and shape.
 
-        `dialect` is onnx-18, onnx-16 (without min and max), onnx-13 or onnx-11 (both only none). `with_info` returns a
-        Result that holds the array; `as_torch` returns a PyTorch tensor.
+        `dialect` is onnx-18, onnx-16 (which has no min and max), onnx-13 or onnx-11 (which both have only none).
+        `with_info` returns a Result that holds the array; `as_torch` returns a PyTorch tensor.
         """
         until = call_end(timeout)
         name = resident_name(data)
@@ -116,9 +116,9 @@ class AsyncScatters(AsyncRequests):
     ) -> Any:
         """ScatterElements: return a copy of `data` with each entry of `updates` written to one position.
 
-        The position is the entry's own position, with the index as the coordinate on `axis`. `data` is an array of
-        rank r >= 1, or the name (str) of a resident tensor, which is not changed. `indices` has the same rank, and on
-        every axis except `axis` at most data's size; `updates` has the shape of `indices` and data's type. `reduction`,
+        The position is the entry's own position, with the index as the coordinate on `axis`. `data` is an array of rank
+        r >= 1, or the name (str) of a resident tensor, which is not changed. `indices` has the same rank and, on every
+        axis except `axis`, at most data's size; `updates` has the shape of `indices` and data's type. `reduction`,
         `dialect` and the result are as in `scatternd`.
         """
         until = call_end(timeout)
@@ -167,11 +167,13 @@ class AsyncScatters(AsyncRequests):
 
         `indices` has the shape [..., k]; `updates` has the shape indices.shape[:-1] + tensor.shape[k:] and the tensor's
         type. A list is converted to that type; raises ValueError if that would change a value. `reduction` sets how an
-        update is combined with the old value. A scatter is atomic for readers; in a cluster, for each row range.
+        update is combined with the old value. A scatter is atomic for readers; in a cluster, this holds for each row
+        range.
 
         The request has an Idempotency-Key (default: a new one), so that the service applies a retried request only
         once. `with_info` returns a ScatterInfo with the ETag, the number of ranges that changed, and the key. After
-        ShardUnavailable, Disconnected or Timeout the outcome is unknown; a note of the error has the key for a retry.
+        ShardUnavailable, Disconnected or Timeout, the outcome is unknown; a note on the error contains the key for a
+        retry.
         """
         until = call_end(timeout)
         if has_no_type(updates):
@@ -201,12 +203,13 @@ class AsyncScatters(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RowsChanged:
-        """Change and add rows of the table `name` by key. Returns its ETag and the numbers of rows and of new keys.
+        """Change and add rows of the table `name` by key.
 
-        `keys` is a 1-D array of integers or strings, like the table's keys. `updates` has one row per key, in the
-        table's type; a list is converted to that type. `reduction` sets how an update is combined with the old row. A
-        new row starts from zeros. The updates of a repeated key are applied in order. The change is atomic for readers.
-        `if_match` and `idempotency_key` are as in `scatter`.
+        Returns its ETag, the number of rows and the number of new keys. `keys` is a 1-D array of integers or strings,
+        like the table's keys. `updates` has one row per key, in the table's type; a list is converted to that type.
+        `reduction` sets how an update is combined with the old row. A new row starts from zeros. The updates of a
+        repeated key are applied in order. The change is atomic for readers. `if_match` and `idempotency_key` are as in
+        `scatter`.
         """
         until = call_end(timeout)
         if has_no_type(updates):
@@ -224,10 +227,11 @@ class AsyncScatters(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RowsChanged:
-        """Remove rows of the table `name` by key. Returns its ETag and the numbers of rows, removed and missing keys.
+        """Remove rows of the table `name` by key.
 
-        The last rows move into the gaps, so positions change. The change is atomic for readers. `if_match` and
-        `idempotency_key` are as in `scatter`.
+        Returns its ETag, and the numbers of rows, of removed keys and of missing keys. The last rows move into the
+        gaps, so positions change. The change is atomic for readers. `if_match` and `idempotency_key` are as in
+        `scatter`.
         """
         make = partial(_scatters.remove, name, if_match, idempotency_key)
         return await self._run_by_key(make, name, keys, call_end(timeout), headers)

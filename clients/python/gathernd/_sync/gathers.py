@@ -138,8 +138,9 @@ class Gathers(Requests):
 
         For a table with keys, `keys` can replace `indices`: integers or strings, like the table's keys. `missing` sets
         the result for a key that the table does not have: error (raises KeyNotFound, the default), fill (a row of
-        `fill_value`, default 0), or row (the row that `missing_row` names by position, such as 0, or by key, such as
-        {"key": 7}). `missing` in a Result counts those keys. `found=True` returns a Result with one bool per key.
+        `fill_value`, default 0), or row (the row that `missing_row` specifies by position, such as 0, or by key, such
+        as {"key": 7}). `missing` in a Result counts such keys. With `found=True`, returns a Result with one bool per
+        key.
         """
         make = partial(
             _keys.gather,
@@ -198,7 +199,7 @@ class Gathers(Requests):
 
         The item's position is the entry's own position, with the entry as the coordinate on `axis`, like in NumPy's
         take_along_axis. `data` is an array of rank r >= 1, or the name (str) of a resident tensor. `indices` has the
-        same rank, and on every axis except `axis` at most data's size. Returns an array of data's type with the shape
+        same rank and, on every axis except `axis`, at most data's size. Returns an array of data's type with the shape
         of `indices`.
 
         `dialect` is onnx-13, onnx-11 or openvino-6; `device` is auto or cpu. `with_info` returns a Result that holds
@@ -257,10 +258,11 @@ class Gathers(Requests):
     ) -> Any:
         """GatherBlockQuantized: gather rows of a table of 4-bit or 8-bit values and dequantize them.
 
-        `data` is a uint8 array with one value per item, or with `bits` 4 two values per item, the low half first. Each
+        `data` is a uint8 array with one value per item or, with `bits` 4, two values per item, low half first. Each
         block of `block_size` values along the last axis shares one element of `scales` (float32, float16 or bfloat16)
-        and one of `zero_points`, which are packed like `data`; the default zero point is 2^(bits - 1). Each of the
-        three may be the name (str) of a resident tensor. Returns (value - zero point) * scale, in the type of `scales`.
+        and one element of `zero_points`, which are packed like `data`; the default zero point is 2^(bits - 1). Each of
+        the three may be the name (str) of a resident tensor. Returns (value - zero point) * scale, in the type of
+        `scales`.
 
         `with_info` returns a Result that holds the array; `as_torch` returns a PyTorch tensor.
         """
@@ -300,14 +302,14 @@ class Gathers(Requests):
 
         Each feature is a `Feature`, or its fields in a tuple or dict: the name of a tensor, indices of rows along its
         first axis, and for bags `offsets` (the start of each bag) or `lengths`, `pooling` (sum, mean or max) and
-        `weights`. `keys` can replace the indices, with `missing`, `missing_row` and `found` as in `gather`. If weights
-        are a list, the client requests the tensor's type from the service. `features_of` converts a
-        KeyedJaggedTensor's values and lengths to features.
+        `weights`. `keys` can replace the indices, with `missing`, `missing_row` and `found` as in `gather`. If the
+        weights are a list, the client first requests the tensor's type from the service. `features_of` converts the
+        values and lengths of a KeyedJaggedTensor to features.
 
-        Returns the outputs concatenated on axis 1, which requires equal types and numbers of rows; without `concat`, a
-        list with one output per feature. `with_info`, or a feature with `found`, returns a LookupResult; `as_torch`
-        returns PyTorch tensors. Sums are added in index order in float32 (float64 for float64) and rounded once. All
-        features of one tensor read the same version and content.
+        Returns the outputs concatenated on axis 1, which requires equal types and equal numbers of rows. If `concat` is
+        false, returns a list with one output per feature. With `with_info`, or if a feature has `found`, returns a
+        LookupResult; `as_torch` returns PyTorch tensors. Sums are computed in index order in float32 (float64 for
+        float64) and rounded once. All features of one tensor read the same version of its data.
         """
         until = call_end(timeout)
         named = _lookups.as_features(features)

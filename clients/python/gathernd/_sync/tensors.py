@@ -44,24 +44,24 @@ class Tensors(Requests):
         """Upload `source` as the next version of the resident tensor `name`. The upload is atomic.
 
         `source` is an array; the path of an npy, safetensors, Parquet or Arrow file; an open, seekable Parquet or Arrow
-        file; or an iterator of rows, which are written to a temporary file first. `tensor` names a tensor in a
-        safetensors file. Files and memory-mapped arrays are read while they are sent.
+        file; or an iterator of rows, which are written to a temporary file first. `tensor` is the name of a tensor in a
+        safetensors file. Files and memory-mapped arrays are read while they are being sent.
 
-        `keys` gives each row a key, by which `gather` and `lookup` find it: distinct integers or strings, one per row,
-        or the path of an npy file with them. A safetensors file contains keys if its tensors are `keys` (for strings,
-        `keys.offsets` and `keys.bytes`) and `data`.
+        `keys` assigns each row a key, by which `gather` and `lookup` find the row: distinct integers or strings, one
+        per row, or the path of an npy file that contains them. A safetensors file contains keys if its tensors are
+        `keys` (for strings, `keys.offsets` and `keys.bytes`) and `data`.
 
         For a Parquet or Arrow file (Feather, IPC stream), which needs the extra `parquet`, `keys` may be the name of a
         column. `columns` are the columns of the rows (default: all others): columns of numbers of one type, or one
         column of lists of equal length. The key column is read once more than the others.
 
-        `if_match` is the ETag that the tensor must have; `if_none_match="*"` requires that the name is new.
-        `prefault` makes the service load the content into memory before requests need it; `lock` locks it in memory if
-        the system allows it. `keep` is the number of newest versions to retain, including this one (default: the
-        service's setting). `note`, at most 1 KiB, is shown in the version's metadata, for example run, commit and
-        author. `replicas` is the number of shards of a cluster that hold each row range from now on. `capacity` is the
-        number of rows that a table with keys can hold before it grows. `progress` is called with the number of bytes
-        sent so far; True shows a progress bar on stderr.
+        `if_match` is the ETag that the tensor must have; `if_none_match="*"` requires that the name is new. `prefault`
+        makes the service load the data into memory before requests need it; `lock` locks the data in memory if the
+        system allows it. `keep` is the number of newest versions to retain, including this one (default: the service's
+        setting). `note`, for example a run, commit and author, is at most 1 KiB long and is shown in the version's
+        metadata. `replicas` is the number of shards of a cluster that hold each row range from now on. `capacity` is
+        the number of rows that a table with keys can hold before it grows. `progress` is called with the number of
+        bytes sent so far; True shows a progress bar on stderr.
 
         Raises PreconditionFailed, KeysNotUnique, and ValueError for a file of another kind or rows that differ in shape
         or type.
@@ -149,7 +149,7 @@ class Tensors(Requests):
     ) -> Any:
         """Download the resident tensor `name` (or `NAME@7`, or an alias), or its rows a to b - 1.
 
-        `rows` is (a, b) or slice(a, b); `client[name][...]` also accepts negative numbers, steps and open ends.
+        `rows` is (a, b) or slice(a, b); `client[name][...]` also accepts negative positions, steps and open ends.
         `if_match` is the ETag that the tensor must have; use it to read consistent rows in several calls. `out` is an
         array with the tensor's type and the shape of the result; it is filled and returned. If the call fails, its
         contents are undefined. `with_info` returns a Result that holds the array; `as_torch` returns a PyTorch tensor.
@@ -163,7 +163,7 @@ class Tensors(Requests):
     def metadata(
         self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> TensorInfo:
-        """Return version, type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
+        """Return the version, type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
         return self._run(_endpoints.metadata(name), timeout, headers)
 
     def set_replicas(
@@ -171,7 +171,7 @@ class Tensors(Requests):
     ) -> TensorInfo:
         """Set the number of shards of a cluster that hold each row range of the table `name`, for all its versions.
 
-        The cluster creates or drops copies after it has answered. Raises TensorNotFound, and InvalidField if the
+        The cluster creates or drops copies after it has responded. Raises TensorNotFound, and InvalidField if the
         service runs on a single machine.
         """
         return self._run(_endpoints.set_replicas(name, replicas), timeout, headers)
@@ -208,7 +208,7 @@ class Tensors(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Remove the resident tensor `name` with all its versions, or for `NAME@7` only that version.
+        """Remove the resident tensor `name` with all its versions or, for `NAME@7`, only that version.
 
         Raises TensorNotFound, TensorInUse if an alias points to it, and PreconditionFailed if its ETag is not
         `if_match`.
