@@ -20,8 +20,8 @@ from app.settings import Settings
 
 _LEAST_PENDING: Final = 96
 _MOST_PENDING: Final = 3000
-"""Bounds of the number of calls that have arrived and not begun; the maximum is gRPC's default. gRPC begins to refuse
-some at a third of it.
+"""Bounds on the number of calls that have arrived but not begun; the maximum is gRPC's default. gRPC begins to refuse
+some calls at a third of this number.
 """
 
 

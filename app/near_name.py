@@ -22,7 +22,9 @@ _SHORT: Final = 3
 _ALIKE_SHORT: Final = 0.75
 """The same bound for names of up to `_SHORT` characters."""
 _LONG: Final = 32
-"""For names with more characters, only beginnings and ends are compared: a full comparison takes quadratic time."""
+"""For names with more characters, only beginnings and ends are compared, because a full comparison takes quadratic
+time.
+"""
 _SHOWN: Final = 80
 _SEPARATORS: Final = str.maketrans("", "", " _-.\t\r\n")
 

@@ -472,7 +472,10 @@ TOPICS: Final = {
     "tls_cert": "TLS",
     "log_level": "Logs and traces",
 }
-"""The topics of the settings, keyed by the first setting of each. A topic extends to the next one's first setting."""
+"""The topics of the settings, keyed by the first setting of each topic.
+
+A topic extends to the first setting of the next one.
+"""
 
 
 def topics() -> dict[str, str]:

@@ -17,13 +17,14 @@ from app.tensors.buffer_type import Buffer
 STEP: Final = 1 << 18
 """Maximum number of bytes to decompress at a time; zlib holds them twice."""
 _SENT: Final = 1 << 16
-"""Maximum number of input bytes per call of zlib, which copies the unused rest for the next call."""
+"""Maximum number of input bytes per call of zlib, which copies any unused input for the next call."""
 _MAGIC: Final = b"\x1f\x8b"
 """The first bytes of a gzip member (RFC 1952, 2.3.1)."""
 _FREE_MEMBERS: Final = 1 << 14
 _BYTES_OF_MEMBER: Final = 1 << 10
-"""A body may have `_FREE_MEMBERS` gzip members, plus one per this many decompressed bytes: starting a member takes
-about 5 microseconds, even if it is empty.
+"""Number of decompressed bytes that allow one more gzip member in addition to `_FREE_MEMBERS`.
+
+Starting a member takes about 5 microseconds, even if it is empty.
 """
 _GZIP: Final = (b"gzip", b"x-gzip")
 _ANSWERS: Final = (b"gzip", b"deflate")

@@ -67,7 +67,8 @@ _REASONS: Final = {
 _EVERYWHERE: Final[tuple[Code, ...]] = (
     "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal", "overloaded", "not_ready",
 )  # fmt: skip
-"""Errors of every operation: the limit on connections applies to all, and a shutdown cancels requests that outlast it.
+"""Errors of every operation: the limit on connections applies to all requests, and a shutdown cancels any that outlast
+it.
 """
 _HEADERS: Final[dict[int, Described]] = {
     401: {"WWW-Authenticate": {"description": "Bearer: a key is required.", "schema": {"type": "string"}}},

@@ -23,14 +23,14 @@ from app.api.asgi_request import Handler, RequestContext
 from app.errors import GatherError
 
 TIMEOUT: Final = b"x-gathernd-timeout"
-"""The field of a caller's own deadline, in seconds from the arrival of the header."""
+"""The field with a caller's own deadline, in seconds from the arrival of the header."""
 _SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 NODE: Final = "X-Gathernd-Node"
 NODE_FIELD: Final = NODE.lower().encode()
-"""The field's name in lower case, as it is read and as a router writes it."""
+"""The field's name in lowercase, as it is read and as a router writes it."""
 SEQUENCE: Final = b"x-gathernd-sequence"
 WaitForSequence: TypeAlias = Callable[[Handler, bytes], Handler]
-"""Wraps a handler so that it waits until the content has reached the sequence number in the field."""
+"""Wraps a handler so that it waits until the range's data has reached the sequence number in the field."""
 
 
 def with_deadline(handler: Handler, seconds: float) -> Handler:

@@ -154,11 +154,14 @@ def statistics_label(name: str, version: int | str) -> str:
 
 PLATFORM: Final = "gathernd"
 ANY_DATATYPE: Final = "FP32"
-"""The metadata's datatype of `data` and `output` when any is accepted: the protocol has no word for it."""
+"""The datatype of `data` and `output` in the metadata when any datatype is accepted: the protocol has no name for
+that.
+"""
 ANY_SHAPE: Final = (-1,)
 TUPLES_SHAPE: Final = (-1, -1)
-"""The metadata's shape of indices that are tuples: rows of them. Other ranks are accepted as well, and one list of
-numbers is one tuple.
+"""The shape of indices in the metadata when they are tuples: rows of tuples.
+
+Other ranks are also accepted, and a single list of numbers is one tuple.
 """
 _OF_TUPLES: Final = ("gathernd", "scatternd")
 

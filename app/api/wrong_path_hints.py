@@ -45,7 +45,7 @@ _USUAL: Final = tuple(
         ),
     )
 )
-"""Hints for paths that other services have, without the first slash; the first match applies."""
+"""Hints for paths that other services use, without the first slash. The first match applies."""
 _LISTS: Final = {
     "listTensors": f"PUT at '{path_of('putTensor', name='NAME')}' to upload one",
     "listAliases": f"PUT at '{path_of('putAlias', alias='NAME')}' to make one",

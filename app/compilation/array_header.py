@@ -25,9 +25,9 @@ from app.compilation.decorators import inlined
 from app.compilation.intrinsics import Address, Builder, intrinsic
 
 ArrayHeader: TypeAlias = object
-"""An object passed from Python as it is. It is an array only if `is_array` says so."""
+"""An object passed unchanged from Python. It is an array only if `is_array` returns True."""
 Objects: TypeAlias = tuple[Any, ...]
-"""A tuple passed from Python as it is. It may be a named one."""
+"""A tuple passed unchanged from Python. It may be a named tuple."""
 
 _extending: Any = numba.extending
 _INT64: Final = ir.IntType(64)
@@ -141,7 +141,7 @@ item_of: Final[Callable[[Objects, int], Any]] = intrinsic(
         typ=_INT64,
     ),
 )
-"""Return item `number` of a tuple."""
+"""Return the item of a tuple with index `number`."""
 _type = _reader(_TYPE, 64)
 _axes = _reader(_AXES, 32)
 _flags = _reader(_FLAGS, 32)
@@ -206,7 +206,7 @@ def _checked_product(builder: Builder, first: Any, second: Any) -> Any:
 
 
 checked_product: Final[Callable[[int, int], int]] = intrinsic(types.int64, (types.int64, types.int64), _checked_product)
-"""Return the product of two sizes, or a negative number if it overflows int64 or a factor is such a result.
+"""Return the product of two sizes, or a negative number if the product overflows int64 or a factor is already negative.
 
-If a factor is 0 the product is 0, even after an overflow.
+If a factor is 0, the product is 0, even after an overflow.
 """

@@ -36,8 +36,10 @@ class Compiled(Protocol[_P, _R_co]):
 
 
 _njit: Any = partial(numba.njit, no_rewrites=True, pipeline_class=RememberingCompiler)
-"""Options that skip Numba's rewriting passes, which take 4 % of the compile time. So code here must not rely on array
-expressions being fused into one loop, or on branches being removed because an argument is None or a constant.
+"""The decorator, with options that skip Numba's rewriting passes, which take 4 % of the compile time.
+
+So the code must not rely on array expressions being fused into one loop, or on branches being removed because an
+argument is None or a constant.
 """
 _njit_inner: Any = partial(
     _njit, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=numba_passes.InnerFunctionCompiler

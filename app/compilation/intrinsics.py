@@ -23,7 +23,7 @@ Address: TypeAlias = int
 Bytes: TypeAlias = NDArray[np.uint8]
 Integers: TypeAlias = NDArray[np.int64]
 Builder: TypeAlias = Any
-"""llvmlite's `IRBuilder`, as passed by Numba. Its values are `Any` too."""
+"""llvmlite's `IRBuilder`, as passed by Numba. Its values are also typed `Any`."""
 Build: TypeAlias = Callable[..., Any]
 """A function (builder, *argument values) that returns the value of the result, or None if there is none."""
 
@@ -165,8 +165,9 @@ def _find_words(builder: Builder, address: Any, word: Any, mask: Any) -> Any:
 
 
 int64: Final = cast(Callable[[Any], int], np.int64)
-"""Convert an integer to Numba's int64. A literal has its own type, and a function with a literal argument is compiled
-once more.
+"""Convert an integer to Numba's int64.
+
+This is needed because a literal has its own type, and a function with a literal argument would be compiled again.
 """
 float64: Final = cast(Callable[[Any], float], np.float64)
 """Convert an integer to the nearest float64."""
@@ -199,11 +200,11 @@ store_f64: Final = _store_float(ir.DoubleType())
 count_trailing_zeros: Final[Callable[[int], int]] = intrinsic(
     _int64, (_int64,), lambda builder, value: builder.cttz(value, ir.IntType(1)(0))
 )
-"""Return the number of zero bits below the lowest one bit; 64 for 0."""
+"""Return the number of zero bits below the lowest bit that is set; 64 for 0."""
 count_leading_zeros: Final[Callable[[int], int]] = intrinsic(
     _int64, (_int64,), lambda builder, value: builder.ctlz(value, ir.IntType(1)(0))
 )
-"""Return the number of zero bits above the highest one bit; 64 for 0."""
+"""Return the number of zero bits above the highest bit that is set; 64 for 0."""
 lshr: Final[Callable[[int, int], int]] = intrinsic(
     _int64, (_int64, _int64), lambda builder, value, count: builder.lshr(value, count)
 )
@@ -236,7 +237,7 @@ find_non_digits: Final[Callable[[Address], int]] = intrinsic(_int64, (_int64,), 
 prefetch: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetch)
 """Prefetch the cache line at `address` into the L2 cache. An unmapped address does no harm.
 
-The L2 cache can wait for more lines at once than the L1 cache.
+The L2 cache can wait for more lines at a time than the L1 cache.
 """
 find_words: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _find_words)
 """(address, word, mask): return a mask whose bit i is set if int64 number i of 8 equals `word` in the bits of `mask`.

@@ -14,7 +14,7 @@ from app.errors import GatherError
 from app.memory.budget import Budget
 
 SMALL_BODY_BYTES: Final = 1 << 16
-"""Maximum bytes of a body that is read on the event loop without a place in a queue."""
+"""Maximum size in bytes of a body that is read on the event loop without waiting in a queue."""
 
 
 class Admission:

@@ -20,9 +20,12 @@ from app.operators.gather_plan import Plan
 from app.tensors.gather_call import Device
 
 LARGE_INDEX_SCAN: Final = 1 << 14
-"""Number of indices from which they are checked on a thread. NumPy takes 0.1 to 0.3 ms for this many."""
+"""Indices are checked on a thread if there are at least this many. NumPy takes 0.1 to 0.3 ms for this number."""
 LARGE_COPY: Final = 1 << 18
-"""Number of bytes from which they are written on a thread. It takes 5 to 50 µs, the longer time into fresh pages."""
+"""Bytes are written on a thread if there are at least this many.
+
+Writing takes 5 to 50 µs, the latter into fresh pages.
+"""
 FEW_STRINGS: Final = 1 << 10
 """Maximum number of strings whose sizes are added up on the event loop. Each length may be anywhere in memory."""
 
@@ -31,17 +34,18 @@ ROUTES: Final[tuple[Route, ...]] = ("gpu", "split", "loop", "thread")
 """The routes in order of preference."""
 
 NEAR_BYTES: Final = 1 << 20
-"""Maximum bytes of data that fit into a core's cache."""
+"""Maximum size in bytes of data that fits into a core's cache."""
 CACHE_LINE: Final = 64
-"""Minimum bytes of memory traffic per item."""
+"""Minimum number of bytes of memory traffic per item."""
 _LOOP_HAND_OFFS: Final = 10
-"""Maximum time for which a gather may block the event loop, in hand-offs. A longer gather loses less than a tenth of
-its time by moving to a thread, and all other requests gain.
+"""Maximum time for which a gather may block the event loop, in hand-offs.
+
+A longer gather loses less than a tenth of its time by moving to a thread, and all other requests benefit.
 """
 _LOOP_BOUNDS_S: Final = (50e-6, 1500e-6)
 """Bounds of that time in seconds, because a hand-off measured on a busy machine is unreliable."""
 _SPLIT_MIN_S: Final = 10e-6
-"""Seconds of the shortest gather that is split. Splitting takes about a microsecond."""
+"""Duration in seconds of the shortest gather that is split. Splitting takes about a microsecond."""
 _HELPER_S: Final = 20e-6
 """Seconds of work in a split for each additional helper.
 
@@ -58,7 +62,7 @@ class Size(NamedTuple):
 
 
 NEVER: Final = Size(inf, inf)
-"""The threshold that is never reached."""
+"""A threshold that is never reached."""
 
 
 def size_of(plan: Plan) -> Size:
@@ -112,11 +116,11 @@ class Facts(NamedTuple):
     """
 
     device: Device = "auto"
-    """The device that the request asks for."""
+    """The device that the request specifies."""
     cpu_only: str | None = None
-    """Why no GPU can run the gather, such as strings; None if one can."""
+    """Why no GPU can run the gather, for example because it has strings; None if a GPU can."""
     cold: bool = False
-    """Whether reading the data requires disk I/O. If so the event loop does not read it."""
+    """Whether reading the data requires disk I/O. If so, the event loop does not read it."""
     on_gpu: bool = False
     """Whether the GPU holds a copy of the data."""
 
@@ -156,7 +160,7 @@ class Decision:
     missed_bytes: int
     """Bytes of memory that the gather reads here but would read on a GPU that had a copy of the data; else 0."""
     refused: str | None
-    """Why the requested device cannot run it; None if it can."""
+    """Why the requested device cannot run the gather; None if it can."""
     depends_on_request: bool
     """Whether the decision would change with a copy on the GPU or with the device cpu, for data in memory."""
 

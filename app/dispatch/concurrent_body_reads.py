@@ -23,17 +23,20 @@ from app.memory.budget import SMALL_REQUEST_BYTES, Budget, MemoryReservation
 MAX_BODY_READS: Final = 8
 TICK_S: Final = 0.02
 ACTIVE_BYTES: Final = 1 << 16
-"""Bytes per tick from which a body is brisk: 3 MB/s."""
+"""A body is brisk if at least this many bytes arrive per tick: 3 MB/s."""
 JUDGED_AFTER: Final = 5
 """Ticks over which the rate of a body is measured. Bytes arrive in bursts, one per round trip."""
 _AHEAD: Final = 10
-"""Room is reserved for the bytes that a brisk body will bring in this many times JUDGED_AFTER ticks (one second), at
-its current rate.
+"""Room is reserved for the bytes of a brisk body that will arrive at its current rate within this many times
+JUDGED_AFTER ticks (one second).
 """
 GRACE_S: Final = 0.25
 """A waiting body counts as brisk for this many seconds; after that, only if ACTIVE_BYTES of it have arrived."""
 _CHECKED_PER_TICK: Final = 64
-"""Waiting bodies whose connections are checked per tick. A connection that is not read does not report its end."""
+"""Number of waiting bodies whose connections are checked per tick.
+
+A connection that is not being read does not report its end.
+"""
 
 
 class IncomingBody(Protocol):

@@ -3,8 +3,8 @@
 `choose_backend` decides which gathers run there. A resident tensor is copied to the device
 
 - at once, for a request with the device gpu;
-- in the background, under `auto`, once gathers have read as many bytes from host memory as the copy holds, where only
-  reads that a copy would have saved count. For any sequence of requests, the total cost is then at most twice the
+- in the background, under `auto`, once gathers have read as many bytes from host memory as the copy holds, counting
+  only reads that a copy would have saved. For any sequence of requests, the total cost is then at most twice the
   optimum.
 
 This module does not import CuPy or need a GPU: the device is a `app.kernels.gpu_interface.Device`.

@@ -40,16 +40,19 @@ except ImportError:
 logger = logging.getLogger("gathernd")
 
 _NEAR_BYTES: Final = 1 << 15
-"""Bytes of data that a few calls bring into the L1 cache."""
+"""Size in bytes of data that a few calls bring into the L1 cache."""
 _FAR_BYTES: Final = 1 << 26
-"""Bytes of data that exceed any cache of a core."""
+"""Size in bytes of data that exceeds any cache of a core."""
 _ITEM: Final = 4
 _ROW: Final = 4096
 """Bytes of the slices for the rate of items, and for the rate of bytes."""
 _ITEMS: Final = 1 << 16
 _ROWS: Final = 1 << 10
 _SHORT_ITEMS: Final = 1 << 13
-"""Items of the gather that measures the hand-off. It takes about as long as the shortest gather that is handed off."""
+"""Number of items in the gather that measures the hand-off.
+
+It takes about as long as the shortest gather that is handed off.
+"""
 _REPEATS: Final = 5
 _ROUNDS: Final = 25
 _FLOOR: Final = 1e-13  # seconds; the difference of two measured times may be zero or negative

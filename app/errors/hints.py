@@ -17,7 +17,7 @@ _OTHER_SETTINGS: Final[Mapping[str, str]] = {
     "store_aliases": "GATHERND_MAX_TENSORS",
     "store_tensors": "GATHERND_MAX_TENSORS",
 }
-"""Settings whose limit has another name in the error's member `limit`."""
+"""Settings whose limit has a different name in the error's member `limit`."""
 _FIXED: Final = frozenset(
     (
         *("data_members", "fields_bytes", "grpc_message_bytes", "gzip_members", "npy_header_bytes"),

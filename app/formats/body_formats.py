@@ -61,7 +61,7 @@ def _read_raw_start(fields: dict[str, str]) -> Start:
 _ALL: Final = frozenset(DTYPES)
 _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)
 LONG_JSON: Final = 1 << 16
-"""JSON bodies of more bytes are read in a thread of the pool, so that the event loop is not blocked."""
+"""JSON bodies with more bytes are read in a thread of the pool, so that the event loop is not blocked."""
 LONG_BINARY: Final = 1 << 23
 """Limit for binary bodies, whose items are at most checked (bool) or copied."""
 LONG_HEADER: Final = 1 << 13

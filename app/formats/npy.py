@@ -26,13 +26,13 @@ MAGIC: Final = b"\x93NUMPY"
 MAX_HEADER: Final = 1 << 16
 """Maximum size in bytes of a header: NumPy writes about 128, and refuses to read more than 10,000."""
 _MAX_LITERAL_CHARACTERS: Final = 1 << 10
-"""Maximum number of characters of a header not in NumPy's own form; Python takes about 1 us per character."""
+"""Maximum number of characters in a header that is not in NumPy's own form. Python takes about 1 us per character."""
 _NUMPY_HEADER: Final = re.compile(
     r"{'descr': '([^'\\]*+)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*+)\),? ?}"
 )
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}, ?)+(?:[0-9]{1,40})?")
 _MAX_DIMENSIONS: Final = 64
-"""Maximum number of dimensions in NumPy 2. A shape with more is refused by its rank, and its sizes are not read."""
+"""Maximum number of dimensions in NumPy 2. A shape with more is refused because of its rank; its sizes are not read."""
 _TEXT_OR_LONG: Final = re.compile(r"""('[^'\\\n]*+'|"[^"\\\n]*+")|(?<=[0-9]) *+L\b""")
 """Matches a string, which is kept, or the L that Python 2 writes after a long integer, which is dropped."""
 _DESCR: Final = re.compile(r"[<>=|]?[b-zA-Z?][a-z0-9_]{0,15}")

@@ -36,11 +36,11 @@ from app.telemetry.request_metrics import Metrics
 logger = logging.getLogger("gathernd")
 
 _WATCH_S: Final = 0.2
-"""Seconds between two checks of the status for a health watch."""
+"""Seconds between two status checks for a health watch."""
 _INFLATED_AT_ONCE: Final = 1 << 10
-"""Compressed messages of more bytes are decompressed in a thread."""
+"""Compressed messages with more bytes are decompressed in a thread."""
 _GONE: Final = "client_gone"
-"""The code in the metrics for a call that its caller has ended."""
+"""The code in the metrics for a call that the caller has ended."""
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Result = TypeVar("Result")
 

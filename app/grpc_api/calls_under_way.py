@@ -27,11 +27,13 @@ FIRST_WINDOW: Final = (1 << 16) - 1
 MOST_PUBLIC_BYTES: Final = 1 << 14
 """Maximum size of a message of a call that needs no key; it contains at most the name of a service."""
 MOST_SECONDS: Final = 2.0
-"""Maximum seconds that a message may take to arrive if no other call waits for its slot."""
+"""Maximum number of seconds that a message may take to arrive if no other call is waiting for its slot."""
 _MOMENT_S: Final = 0.01
 """Seconds after which a message that has not arrived is late."""
 _LAST_LOOK_S: Final = 0.005
-"""Seconds to wait before late calls are ended, to process messages that arrived while the event loop was busy."""
+"""Seconds to wait before late calls are ended, in order to process messages that arrived while the event loop was
+busy.
+"""
 _MOST_PUBLIC_WAIT_S: Final = 5.0
 """Maximum seconds that a call waits for a slot."""
 
@@ -45,7 +47,7 @@ class Places:
     def __init__(self, most: int, most_waiting: int, seconds: float, *, newest_first: bool = False) -> None:
         self.most = most
         self.taken: dict[asyncio.Task[Any], float] = {}
-        """The tasks with a slot, with the time at which they got it; the oldest comes first."""
+        """The tasks that have a slot, with the time at which they got it; the oldest comes first."""
         self.waiting: OrderedDict[asyncio.Task[Any], asyncio.Future[bool]] = OrderedDict()
         self._most_waiting = most_waiting
         self._seconds = seconds
@@ -133,13 +135,13 @@ _IDLE_S: Final = 1.0
 _MOST_WAIT_S: Final = 1.0
 """Maximum seconds that a call waits for a slot."""
 _MOST_WAITING: Final = 256
-"""Maximum number of calls that wait for a slot; each takes a few kilobytes."""
+"""Maximum number of calls that may wait for a slot; each takes a few kilobytes."""
 _QUIET_S: Final = 0.003
 """Seconds within which a call that has reached the connection begins."""
 _TURNS: Final = 8
 """Iterations of the event loop within which a call begins, with a margin."""
 _Since = dict[asyncio.Task[Any], float]
-"""Tasks of calls, with the start of their wait; the longest wait comes first."""
+"""Tasks of calls, with the time at which their wait began; the longest wait comes first."""
 
 
 def divide_limit(most: int) -> tuple[int, int]:

@@ -10,11 +10,13 @@ from app.errors import GatherError
 from app.surrogate_safe_json import dump
 
 PROBLEM: Final = "gathernd-problem-bin"
-"""Name of the trailing metadata with the problem body."""
+"""Name of the trailing metadata that holds the problem body."""
 MOST_PROBLEM_BYTES: Final = 4096
 _MOST_DETAIL: Final = 512
-"""Maximum number of characters of an error's detail in the status message and in a shortened problem body. Both
-together stay below 8 KiB, the default limit on metadata in clients."""
+"""Maximum number of characters of an error's detail in the status message and in a shortened problem body.
+
+Together, the two stay below 8 KiB, the default limit on metadata in clients.
+"""
 
 _MOST_SENT: Final = 1536
 """Maximum number of bytes of a status message after percent-encoding."""

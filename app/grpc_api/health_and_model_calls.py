@@ -28,7 +28,10 @@ from app.memory.budget import Memory
 from app.server.readiness import Readiness
 
 CallHandler = Callable[[Any, Memory], Awaitable[dict[str, Any]]]
-"""Takes a request's message and its memory. Returns the content of the response, with JSON's member names."""
+"""Takes a request's message and its memory.
+
+Returns the content of the response, with the same member names as in JSON.
+"""
 LONG: Final = ("ModelStatistics", "RepositoryIndex")
 """Calls whose responses list every model, and are therefore written in a thread."""
 _HEALTH_SERVICES: Final = ("", SERVICE)

@@ -19,7 +19,7 @@ _FEW_FIELDS: Final = 1 << 9
 _RAW_BYTES: Final = 256
 """Bytes of Python objects per raw array."""
 _LARGE_INPUT, _LARGE_OUTPUT = 1 << 20, 1 << 18
-"""Items of more bytes are read, checked and copied in a thread."""
+"""Items with more bytes are read, checked and copied in a thread."""
 
 
 class RpcInference:

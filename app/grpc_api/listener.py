@@ -19,9 +19,9 @@ from app.server.unix_sockets import UnixSocket
 logger = logging.getLogger("gathernd")
 
 _QUIET_S: Final = 0.1
-"""Seconds that a stop waits for calls that are just arriving, before it ends idle streams."""
+"""Seconds that a shutdown waits for calls that are just arriving, before it ends idle streams."""
 _MOST_QUIET_S: Final = 0.5
-"""Maximum seconds that a stop waits for a moment without calls."""
+"""Maximum number of seconds that a shutdown waits for a moment without calls."""
 
 
 class GrpcListener:

@@ -15,7 +15,7 @@ _OTHER_NAMES: Final = {
     "RepositoryModelLoad": "repositoryLoad",
     "RepositoryModelUnload": "repositoryUnload",
 }
-"""The REST operations that have another name than the corresponding call of the inference protocol."""
+"""The REST operations whose names differ from those of the corresponding calls of the inference protocol."""
 NOT_OFFERED: Final = (
     "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
     "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister", "TraceSetting", "LogSettings",

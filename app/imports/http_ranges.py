@@ -31,13 +31,15 @@ FIELDS: Final = "latin-1"
 """Encoding of header fields. An ETag may contain any octets and is sent back unchanged."""
 _TIMEOUT: Final = httpx.Timeout(30, connect=10)
 _GRACE_S: Final = 60.0
-"""Seconds allowed for the first bytes. Each range gets the same, plus its time at `_SLOWEST`."""
+"""Seconds allowed for the first bytes. Each range is allowed the same, plus its time at the rate `_SLOWEST`."""
 _SLOWEST: Final = 1 << 14
 """Lowest accepted average rate of a range in bytes per second, not counting its `_GRACE_S`."""
 _ATTEMPTS: Final = 6
 """The import fails after this many consecutive failures without a new byte."""
 _FIRST_ATTEMPTS: Final = 3
-"""The import fails after this many failed attempts to get the first bytes: the client is waiting for its response."""
+"""The import fails after this many failed attempts to get the first bytes, because the client is waiting for its
+response.
+"""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 10.0
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")

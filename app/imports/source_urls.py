@@ -26,7 +26,7 @@ _HOST: Final = re.compile(
 )
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
-"""A last label that makes some parsers take the host for an IPv4 address or a part of one."""
+"""A last label that makes some parsers mistake the host for an IPv4 address or a part of one."""
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]*)(?::([0-9]{1,5}))?")
 _ESCAPE: Final = re.compile(r"%(..)?", re.DOTALL)
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{2}")
@@ -35,11 +35,11 @@ _FORBIDDEN: Final = re.compile(r"%(25)*(2[ef]|5c|[01][0-9a-f]|7f|c[01]|e0%(25)*[
 overlong UTF-8 form of one, which some servers accept.
 """
 _UP: Final = re.compile(r"\.\.?(;|%(25)*(3b|20)|\Z)", re.IGNORECASE)
-"""A segment `.` or `..`, or one that becomes so when a server cuts off a trailing space or parameters after a
-semicolon.
+"""A segment `.` or `..`, or one that becomes such a segment when a server cuts off a trailing space or parameters after
+a semicolon.
 """
 _LOOK_ALIKE: Final = str.maketrans({"\u3002": ".", "\\": "/"})
-"""Look-alikes that remain after NFKC: a full stop that host names may have in place of a dot, and the backslash."""
+"""Look-alikes that remain after NFKC: a full stop that host names may have instead of a dot, and the backslash."""
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~")
 
 

@@ -10,12 +10,16 @@ from app.tensors.string_frames import HEAD
 from app.tensors.string_frames import ROOM as FRAMES_ROOM
 
 MAX_DEPTH: Final = 512
-"""Maximum nesting depth of lists and objects. RFC 8259 section 9 leaves the limit to the parser; Python's own stops at
-about 1,000, orjson at 1,024.
+"""Maximum nesting depth of lists and objects.
+
+RFC 8259 section 9 leaves the limit to the parser; Python's own parser stops at about 1,000, and orjson stops at 1,024.
 """
 
 MOST_ARRAYS: Final = 4
-"""Maximum number of arrays to cut out of a gather: values and base64 of both tensors. With more, a key is repeated."""
+"""Maximum number of arrays to cut out of a gather: values and base64 of both tensors.
+
+If there are more, a key is repeated.
+"""
 SCALAR: Final = 0
 QUOTED: Final = -1
 ESCAPED: Final = -2
@@ -23,7 +27,7 @@ ESCAPED: Final = -2
 backslash).
 """
 SHORT_DIGITS: Final = 15
-"""Number of digits up to which different decimals have different binary64 values."""
+"""Maximum number of digits with which different decimals always have different binary64 values."""
 TENSOR_DEPTH: Final = 2
 """Depth of a tensor's members in a gather: {"data": {"values": ..."""
 FEATURE_DEPTH: Final = 4

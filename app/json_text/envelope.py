@@ -28,7 +28,9 @@ string.
 _SPACE: Final = b" \t\r\n"
 _NESTED: Final = (dict, list)
 MAX_FEATURE_BYTES: Final = 1 << 9
-"""Maximum average size of a feature without its arrays; a name has at most 128 bytes, the other members 250."""
+"""Maximum average size of a feature without its arrays; a name has at most 128 bytes, and the other members have at
+most 250.
+"""
 OBJECT_BYTES: Final = 32
 """Bytes of Python objects per byte outside the arrays: a feature of 60 bytes becomes eight objects."""
 PLACE_BYTES: Final = 24 + 176

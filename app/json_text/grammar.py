@@ -119,7 +119,7 @@ def _keys(text: bytes, bare: bool) -> list[tuple[int, str]]:
     """Return the key of each member, with the index of its object. Raises _GrammarFault."""
     keys: list[tuple[int, str]] = []
     open_ones: list[tuple[bytes, int]] = []
-    """The closing character of each open list and object, and its number."""
+    """The closing character and the number of each open list and object."""
     count, place = 0, _skip_space(text, 0)
     while True:
         opening = text[place : place + 1]

@@ -16,8 +16,8 @@ from app.tensors.buffer_type import Buffer
 _WINDOW: Final = 64
 _SHOWN: Final = 24
 _SHORT_BODY: Final = 1 << 14
-"""Maximum number of bytes to read again: of a body, to find a repeated key or an unterminated string, and before a
-place, to find brackets.
+"""Maximum number of bytes to read again: in a body, to find a repeated key or an unterminated string; before a place,
+to find brackets.
 """
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _UTF16_OR_32: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00")
@@ -37,7 +37,7 @@ _NAMES: Final = {
     b"null": "null",
     b"undefined": "null",
 }
-"""JSON's spelling of names that other languages write, keyed in lower case."""
+"""JSON's spelling of names that other languages write, keyed in lowercase."""
 _VALUES: Final = re.compile(rb":\s*((?:-?[0-9][0-9.eE+-]*\s*,\s*)*-?[0-9][0-9.eE+-]*)\s*,?$")
 """Comma-separated numbers after a colon, up to the place of a fault."""
 _LIST_END: Final = re.compile(rb"[-0-9., eE+]*\]")

@@ -15,8 +15,9 @@ from app.tensors.little_endian_items import bounded_product, items_text
 
 _LOOKED_AT: Final = 1 << 14
 _MOST_TOKENS: Final = 1 << 11
-"""Maximum number of bytes, and of values and brackets, to check, since this may run on the event loop. If these have no
-fault, the hint names no place.
+"""Maximum number of bytes, and of values and brackets, to check, because this may run on the event loop.
+
+If these have no fault, the hint mentions no place.
 """
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]|[^\s\[\]{},"]+', re.DOTALL)
 _CUT_STRING: Final = b'"'

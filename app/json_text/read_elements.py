@@ -30,7 +30,7 @@ _DTYPES: Final[Mapping[int, DType]] = {
 _ELEMENT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^ \t\n\r,\[\]"]++', re.DOTALL)
 _NON_FINITE: Final = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 _MOST_DIGITS: Final = 40
-"""Maximum number of digits of an integer to compute; any longer one is out of every range."""
+"""Maximum number of digits of an integer to compute; a longer integer is out of every range."""
 _WORD: Final = 8
 MEMORY_OF_TEXT: Final = 40
 """Bytes of memory per byte of text that the plain reader needs in addition to its output, for a number's object and

@@ -14,7 +14,7 @@ _NON_FINITE: Final = {
     "nan": "NaN", "+nan": "NaN", "-nan": "NaN", "inf": "Infinity", "+inf": "Infinity", "infinity": "Infinity",
     "+infinity": "Infinity", "-inf": "-Infinity", "-infinity": "-Infinity",
 }  # fmt: skip
-"""JSON's strings for non-finite numbers, by other languages' spellings in lower case."""
+"""JSON's strings for non-finite numbers, keyed by other languages' spellings in lowercase."""
 _WIDEST_FLOAT: Final = "float64"
 _LARGEST_FLOAT32: Final = 3.4028234663852886e38
 

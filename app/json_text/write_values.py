@@ -31,7 +31,7 @@ _JOINED: Final = 1 << 16
 _LONG: Final = 1 << 16
 _BLOCK: Final = 1 << 16
 _DOUBLE: Final = 26
-"""Maximum bytes of text of a float64 with its comma."""
+"""Maximum number of bytes in the text of a float64, including its comma."""
 _BYTE: Final = np.dtype(np.uint8)
 _NOWHERE: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
 

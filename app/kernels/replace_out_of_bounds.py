@@ -19,11 +19,13 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 REPLACED_BYTES: Final = 17
-"""Maximum bytes that `replace_out_of_bounds` allocates per component: two int64, and one byte for its tuple."""
+"""Maximum number of bytes that `replace_out_of_bounds` allocates per component: two int64, and one byte for its
+tuple.
+"""
 _TUPLES_PER_BLOCK: Final = 1 << 14
-"""Tuples per block, when indices are replaced or slices filled. It bounds NumPy's temporary memory."""
+"""Number of tuples per block when indices are replaced or slices are filled. It bounds NumPy's temporary memory."""
 _SHORT_SLICE: Final = 1 << 10
-"""Maximum bytes of a slice that is written as a single item."""
+"""Maximum size in bytes of a slice that is written as a single item."""
 _BEYOND_INT64: Final = np.uint64(2**63)
 
 

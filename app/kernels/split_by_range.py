@@ -13,11 +13,11 @@ class Parts(NamedTuple):
     """Tuples grouped by the row range that holds their first component."""
 
     ranges: list[int]
-    """The numbers of the ranges with at least one tuple, ascending."""
+    """The indices of the ranges with at least one tuple, in ascending order."""
     bounds: list[int]
-    """Offsets in `order`: where the tuples of each of `ranges` begin, and the end of the last."""
+    """Offsets in `order` at which the tuples of each of `ranges` begin, and the end of the last range."""
     order: NDArray[np.int64]
-    """The numbers of the tuples, sorted by range and in ascending order within each range."""
+    """The indices of the tuples, sorted by range and in ascending order within each range."""
     moved: NDArray[np.int64]
     """The flat tuples in the order of `order`. The first component of each counts from the start of its range."""
 

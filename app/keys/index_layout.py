@@ -26,7 +26,7 @@ from typing import Final
 LINE: Final = 64
 """Size of the header, and of a bucket, in bytes."""
 WORDS: Final = 8
-"""Words in a bucket: the overflow count and the entries."""
+"""Number of words in a bucket: the overflow count and the entries."""
 MAGIC: Final = b"gndkeys1"
 """The format and its version."""
 SEED_BYTES: Final = 16
@@ -35,12 +35,12 @@ ROW_MASK: Final = (1 << ROW_BITS) - 1
 MOST_ROWS: Final = ROW_MASK - 1
 """Maximum number of rows that the 40 bits of an entry can number."""
 MOST_PROBES: Final = 1024
-"""Maximum number of buckets that one search reads, whatever the index contains.
+"""Maximum number of buckets that one search reads, no matter what the index contains.
 
 Even for 2 ** 40 keys, every key is expected to be within 150 buckets of its home.
 """
 _KEYS_OF_BUCKETS: Final = (21, 4)
-"""21 keys for 4 buckets, a load of 0.75: a hit reads 1.12 buckets, a miss 1.55 (`benchmarks.kernels keys`).
+"""21 keys for 4 buckets, a load of 0.75: a hit reads 1.12 buckets, and a miss reads 1.55 (`benchmarks.kernels keys`).
 
 At a load of 0.8 these are 1.18 and 2.05.
 """

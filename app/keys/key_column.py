@@ -14,7 +14,7 @@ Arrays: TypeAlias = tuple[NDArray[np.uint8], int, NDArray[np.uint8]]
 KEY_TYPES: Final[tuple[KeyType, ...]] = get_args(KeyType)
 _NO_OFFSETS: Final[NDArray[np.int64]] = np.zeros(0, np.int64)
 _TAKEN_AT_ONCE: Final = 1 << 16
-"""Bytes of strings copied in one step, which needs 24 times as much memory."""
+"""Number of bytes of strings copied in one step, which needs 24 times as much memory."""
 
 
 class KeyColumn:

@@ -27,7 +27,7 @@ Integers = NDArray[np.int64]
 FIRST_DUPLICATES: Final = 10
 """Maximum number of duplicate rows that `insert` reports."""
 FRAMES: Final = -8
-"""In place of a stride: the offsets are those of frames (see `app.tensors.string_frames`)."""
+"""Given instead of a stride if the offsets are those of frames (see `app.tensors.string_frames`)."""
 
 
 class Search(NamedTuple):

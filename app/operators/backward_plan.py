@@ -15,7 +15,7 @@ from app.operators.gather_plan import GatherPlan
 FloatType = Literal["float16", "bfloat16", "float32", "float64"]
 FLOAT_TYPES: Final[tuple[FloatType, ...]] = get_args(FloatType)
 SCRATCH_HEAD: Final = 4096
-"""Items of a kernel's working memory in addition to those per tuple."""
+"""Number of items in a kernel's working memory in addition to those per tuple."""
 
 _UNIQUE_ITEMS: Final = 5
 """int64 items per tuple that NumPy needs to find the distinct tuples of a sparse gradient."""

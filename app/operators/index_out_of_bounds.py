@@ -11,7 +11,7 @@ from app.operators.dialects import Dialect
 from app.tensors.tensor import Tensor, coordinates
 
 _ROWS_PER_BLOCK = 1 << 18
-"""Tuples that are checked at a time, to bound the memory."""
+"""Number of tuples that are checked at a time. It bounds the memory."""
 
 
 def index_error(

@@ -33,7 +33,7 @@ RULES: Final = EMBEDDING_BAG_OFFSETS["openvino-15"].rules
 _HALF: Final = 2
 """Size in bytes of the floats that are summed in float32."""
 _BLOCK: Final = 1 << 18
-"""Offsets that are checked at a time for an error, to bound the memory."""
+"""Number of offsets that are checked at a time for an error. It bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class LookupPlan:
     shapes: tuple[tuple[int, ...], ...]
     written: tuple[Described, ...]
     widened: tuple[int, ...]
-    """Numbers of the pooled features whose tables have two-byte floats, with outputs written as float32."""
+    """Indices of the pooled features whose tables have two-byte floats and whose outputs are written as float32."""
 
     @property
     def output_bytes(self) -> int:

@@ -49,17 +49,19 @@ from app.tensors.tensor import Tensor
 Planned = tuple[Plan, tuple[int, ...], int]
 """The plan, the output's shape, and the axis of data to which the first component of an index tuple belongs."""
 Planner = Callable[[Dialect, Call, Tensor, Mapping[str, Tensor]], Planned]
-"""Makes a plan from a dialect, a call, its data and its further inputs. Raises the operator's errors on types and
-shapes, except for the types of data and indices, which `check_dtypes` checks.
+"""Builds a plan from a dialect, a call, its data and its other inputs.
+
+Raises the operator's errors on types and shapes, except for the types of data and indices, which `check_dtypes` checks.
 """
 BackwardPlanner = Callable[[Dialect, BackwardCall, Tensor, Limits], Backward]
-"""Makes a plan from a dialect, a call, and the gather's data, whose items are not read. Raises the errors of shapes and
-limits.
+"""Builds a plan from a dialect, a call, and the gather's data, whose items are not read.
+
+Raises errors on shapes and limits.
 """
 LookupPlanner = Callable[[LookupCall, Sequence[Tensor], Limits], LookupPlan]
-"""Makes a plan from a call, the table of each feature, and the limits.
+"""Builds a plan from a call, the table of each feature, and the limits.
 
-Raises the errors of types, shapes and limits.
+Raises errors on types, shapes and limits.
 """
 P = TypeVar("P")
 

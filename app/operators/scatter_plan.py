@@ -33,7 +33,7 @@ class ScatterNDPlan(OneBatchPlan):
     reduction: Reduction
     scratch_bytes: ClassVar[int] = 0
     rows: int = field(init=False, repr=False, compare=False)
-    """Number of slices of data that a tuple can name: the product of `dims`."""
+    """Number of slices of data that a tuple can select: the product of `dims`."""
 
     def __post_init__(self) -> None:
         # This is computed once, because it is read often.

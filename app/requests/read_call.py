@@ -53,7 +53,7 @@ Arguments = dict[str, Any]
 Tensors = dict[str, Any]
 _INDICES_ALONE: Final = ["indices"]
 _FAULTS_OF_ARRAYS: Final = ("invalid_field", "unsupported_dtype", "element_count_mismatch", "value_not_representable")
-"""Error codes of an array, in order of precedence."""
+"""Error codes for an array, in order of precedence."""
 
 
 class Family(NamedTuple):

@@ -28,7 +28,7 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 _DIGITS: Final = 12
-"""Number of hexadecimal digits of a SHA-256 that identify a key to people."""
+"""Number of hexadecimal digits of a SHA-256 that are shown to identify a key."""
 _ADDED: Final = re.compile(rf"# added (\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([0-9a-f]{{{_DIGITS}}})")
 _LINE: Final = re.compile(r"([0-9A-Fa-f]{64})[ \t]+([a-z]+(?:,[a-z]+)*)[ \t]+(\S+)")
 

@@ -20,10 +20,14 @@ from typing import Final, Generic, TypeVar
 logger = logging.getLogger("gathernd")
 
 LARGEST_FILE: Final = 1 << 20
-"""Upper bound of the bytes read from a file, about seven thousand keys, so that a wrong path cannot fill the memory."""
+"""Upper bound on the bytes read from a file (about seven thousand keys), so that a wrong path cannot fill the
+memory.
+"""
 Contents = Mapping[Path, bytes]
 LastGood = Mapping[str, Mapping[str, str]]
-"""What a parent's watchers have in force: by watcher name, the paths of its files and their contents as text."""
+"""The contents that a parent's watchers have in force: for each watcher's name, the paths of its files and their
+contents as text.
+"""
 Loaded = TypeVar("Loaded")
 _AS_TEXT: Final = "latin-1"
 """An encoding in which all bytes are valid text."""

@@ -19,7 +19,7 @@ from app.server.connection_interface import Connection
 from app.server.http_exchange import HttpExchange
 
 _READ_BYTES: Final = 1 << 20
-"""Upper bound of one read in bytes, so that other connections get their turn."""
+"""Upper bound on the bytes of one read, so that other connections get their turn."""
 _DROPPED: Final = memoryview(bytearray(1 << 18))
 """Buffer for bytes that are discarded."""
 

@@ -17,7 +17,7 @@ from app.server.connection_interface import Connection
 
 FIRST_S: Final = 0.1
 LONGEST_S: Final = 5.0
-"""First and longest interval between checks of a client. Each interval is twice the one before."""
+"""First and longest interval between checks of a client. Each interval is twice as long as the previous one."""
 
 
 class Presence(Enum):

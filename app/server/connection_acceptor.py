@@ -27,7 +27,7 @@ _YIELD_S: Final = 0.003
 _PAUSE_S: Final = 0.5
 """Seconds to pause accepting after an error such as a lack of file descriptors."""
 _ACTIVE_S: Final = 1.0
-"""A connection counts as active for this many seconds after its last bytes."""
+"""A connection counts as active for this many seconds after its last bytes arrived."""
 _SETUP_S: Final = 1.0
 """Seconds that a shutdown waits for connections that are being set up."""
 

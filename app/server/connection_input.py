@@ -25,7 +25,7 @@ TURN_S: Final = 2e-3
 EMPTY_LINE: Final = b"\r\n\r\n"
 """The end of a header and of a chunked body."""
 PIECE_BYTES: Final = 1 << 13
-"""Upper bound of the bytes of a header or a chunked body that the parser gets at once.
+"""Upper bound on the bytes of a header or a chunked body that the parser gets at a time.
 
 Parsing 1,365 chunks of one byte takes a millisecond.
 """

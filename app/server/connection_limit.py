@@ -25,7 +25,7 @@ IDLE_S: Final = 1.0
 With a shorter time, a client might be sending just when its connection is closed.
 """
 SPARE: Final = 64
-"""Upper bound of the connections beyond the limit that stay open until they are refused."""
+"""Upper bound on the connections beyond the limit that stay open until they are refused."""
 _BATCH: Final = 64
 """Number of idle connections that one scan finds."""
 _LOOK_AGAIN_S: Final = 0.1

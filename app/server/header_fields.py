@@ -37,7 +37,10 @@ SINGLE: Final = frozenset(
 A repeated traceparent is ignored, as its specification requires.
 """
 SECRETS: Final = frozenset((b"authorization", b"cookie", b"proxy-authorization"))
-"""Fields that are removed. The service reads only the first; the others may come from a browser or be for a proxy."""
+"""Fields that are removed.
+
+The service reads only the first one; the others may come from a browser or be meant for a proxy.
+"""
 
 
 class _Trailer(list[Field]):

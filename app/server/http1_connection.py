@@ -86,7 +86,7 @@ class Http1Connection(Connection):
     limit: ClassVar[ConnectionLimit]
     budget: ClassVar[Budget]
     leaving: bool = False
-    """Whether each response closes its connection. Set on an instance, or on the class for all connections."""
+    """Whether each response closes its connection. This is set on an instance, or on the class for all connections."""
     _defaults: ClassVar[tuple[object, bytes]] = (None, b"")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

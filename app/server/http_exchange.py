@@ -27,7 +27,7 @@ from app.server.write_batch import enqueue, flush
 MIN_DIRECT_BYTES: Final = 1 << 16
 """A body with at least this many missing bytes is read by a `BodyReader`, without the parser."""
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""The response to `Expect: 100-continue`. The client sends no body before it."""
+"""The response to `Expect: 100-continue`. The client does not send the body before it gets this response."""
 JOINED: Final = 1 << 13
 """Responses of up to this many bytes are sent as one piece, because copying them costs less than several writes.
 

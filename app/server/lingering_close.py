@@ -21,9 +21,9 @@ PAUSE_S: Final = 2.0
 LONGEST_S: Final = 10.0
 """Seconds after which a silent connection is closed, and seconds after which any connection is closed."""
 MOST_BYTES: Final = 1 << 32
-"""Upper bound of the bytes discarded on one connection."""
+"""Upper bound on the bytes discarded on one connection."""
 MOST: Final = 64
-"""Upper bound of the lingering connections of a process; when it is exceeded, the oldest one is closed."""
+"""Upper bound on the lingering connections of a process. When it is exceeded, the oldest connection is closed."""
 _DROPPED: Final = memoryview(bytearray(1 << 16))
 """Buffer for reads. It is small because up to MOST connections are read in one turn of the loop."""
 

@@ -14,14 +14,14 @@ from contextlib import suppress
 from typing import Any, Final
 
 BACKLOG: Final = 2048
-"""Connections that may wait to be accepted (uvicorn's default).
+"""Number of connections that may wait to be accepted (uvicorn's default).
 
 Linux allows at most net.core.somaxconn, usually 4096.
 """
 _TRIES: Final = 16
-"""Attempts to find a port that is free on all addresses."""
+"""Number of attempts to find a port that is free on all addresses."""
 _Address = tuple[Any, ...]
-"""An address from getaddrinfo: the host, the port, and for IPv6 two more numbers."""
+"""An address from getaddrinfo: the host, the port and, for IPv6, two more numbers."""
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """Errors of binding to an address that this machine does not have, such as ::1 if IPv6 is disabled."""
 _PORT: Final = "GATHERND_PORT (--port, or PORT= for make) sets another port"

@@ -20,7 +20,7 @@ from typing import Any, Final
 from app.bounded_cache import BoundedCache
 
 LARGEST: Final = 1 << 11
-"""Upper bound of a cached header in bytes."""
+"""Maximum size of a cached header in bytes."""
 _MAX_HEADERS: Final = 1 << 10
 _PER_CONNECTION: Final = ("client", "server", "scheme", "extensions")
 """Entries of a scope that belong to one connection or request."""

@@ -57,7 +57,7 @@ from app.telemetry.shared_counters import CounterGroup, SlotHeader, join
 logger = logging.getLogger("gathernd")
 
 HANG_LOOKS: Final = 30
-"""A worker is killed if its event loop has not run for this many of its parent's checks, which are a second apart."""
+"""A worker is killed if its event loop has not run during this many checks by its parent, which are a second apart."""
 START_S: Final = 600.0
 """A worker is killed if it is not ready after this many seconds."""
 GIVE_UP_AFTER: Final = 12
@@ -65,7 +65,10 @@ GIVE_UP_AFTER: Final = 12
 _KILL_AFTER_S: Final = 5.0
 """A worker is killed this many seconds after its drain should have ended."""
 _BACKOFF_S: Final = (0.1, 5.0)
-"""First and longest pause, in seconds, before a failed start is retried. Each pause is twice the one before."""
+"""First and longest pause, in seconds, before a failed start is retried.
+
+Each pause is twice as long as the previous one.
+"""
 _SHORT_LIFE_S: Final = 1.0
 """A worker that ends within this many seconds of accepting connections counts as a failed start."""
 

@@ -36,7 +36,7 @@ SHUTDOWN_S: Final = 2.0
 WRITE_BYTES: Final = 1 << 20
 """Bytes per write of a response.
 
-A write is encrypted whole, which takes twice its size, before its first byte is sent.
+Each write is encrypted as a whole before its first byte is sent, which takes memory of twice its size.
 """
 _ALPN: Final = ("http/1.1",)
 

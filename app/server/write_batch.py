@@ -14,8 +14,8 @@ from typing import Final
 
 MAX_DELAY_S: Final = 1e-3
 MAX_BATCH_BYTES: Final = 1 << 20
-"""A batch is written when its first response has waited for more than MAX_DELAY_S seconds, or when it has more than
-MAX_BATCH_BYTES bytes, as soon as the next response is ready. A long turn is thus written in several batches.
+"""A batch whose first response has waited for more than MAX_DELAY_S seconds, or that has more than MAX_BATCH_BYTES
+bytes, is written as soon as the next response is ready. A long turn is thus written in several batches.
 """
 
 

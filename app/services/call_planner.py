@@ -41,12 +41,12 @@ class Planned:
     output_dtype: DType
     """The type requested for the output."""
     size: int
-    """Bytes of the output and of the kernel's working memory."""
+    """Number of bytes in the output and in the kernel's working memory."""
     chooser: BackendChooser
     cpu_only: str | None
     """Why no GPU can run the call, or None if one could."""
     usual: Decision
-    """The decision under `auto` for data that is in memory and on no GPU."""
+    """The decision under `auto` for data that is in memory and not on a GPU."""
     decisions: dict[Facts, Decision]
     """The decisions made so far, by their facts."""
 

@@ -29,7 +29,7 @@ from app.tensors.shape_limits import Limits
 _RETRY_PAUSES_S: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds to pause before each attempt to read while there are writers.
 
-A scatter takes some microseconds, several in a row a few milliseconds.
+One scatter takes some microseconds; several in a row take a few milliseconds.
 """
 _ABOUT_A_VERSION: Final[tuple[Code, ...]] = ("key_not_found", "index_out_of_bounds")
 """Errors that may be specific to the version of the table that was read, because keys and rows change."""

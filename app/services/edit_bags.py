@@ -17,10 +17,10 @@ from app.tensors.string_frames import HEAD
 from app.tensors.string_tensor import PackedStrings
 
 EDITED_BYTES: Final = 64
-"""Upper bound of the bytes that `edit_bags` uses per index and per bag."""
+"""Upper bound on the bytes that `edit_bags` uses per index and per bag."""
 
 _COMPARED_AT_ONCE: Final = 1 << 16
-"""Bytes of strings compared in one step; the step uses nine times as much memory."""
+"""Number of bytes of strings compared in one step; the step uses nine times as much memory."""
 
 
 class Bags(NamedTuple):

@@ -25,10 +25,10 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
 _INTEGER_BYTES: Final = 18
-"""Upper bound of the bytes that `find_rows` uses per integer key: a wider key, its row, and two marks."""
+"""Upper bound on the bytes that `find_rows` uses per integer key: a wider key, its row, and two marks."""
 _STRING_BYTES: Final = 72
-"""Upper bound of the bytes that `find_rows` uses per string key: its row, two marks, and memory to compare it with the
-padding key.
+"""Upper bound on the bytes that `find_rows` uses per string key: its row, two marks, and memory for comparing it with
+the padding key.
 """
 FEW_KEYS: Final = 1 << 11
 """The event loop itself looks up at most this many keys, because each may be anywhere in memory."""

@@ -35,10 +35,10 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 Found = Sequence[FoundRows | None]
-"""For each feature the rows that its keys name, or None if it names rows by position."""
+"""For each feature, the rows that its keys select, or None if it selects rows by position."""
 _FLOAT32: Final = DTYPES["float32"]
 Marks = Sequence[NDArray[np.bool_] | None]
-"""For each feature a mask of the indices whose rows are filled, or None if there are none; see `Replacement`."""
+"""For each feature, a mask of the indices whose rows are filled, or None if there are none; see `Replacement`."""
 _AS_SENT: Final[Mapping[int, NDArray[np.int64]]] = {}
 
 
@@ -54,7 +54,9 @@ class LookupRun(NamedTuple):
     fills: Sequence[NDArray[Any] | None]
     outputs: Sequence[NDArray[Any]]
     items: Mapping[int, NDArray[np.int64]] = _AS_SENT
-    """For each feature with edited bags, the number of the sent index for each index read; -1 for the default row."""
+    """For each feature with edited bags, the position in the request of each index that is read; -1 for the default
+    row.
+    """
 
     def arrays(self, number: int, table: Tensor) -> FeatureArrays:
         """Return the arrays of a feature that reads `table`."""

@@ -59,7 +59,7 @@ _MAX_REMEMBERED_PLANS: Final = 256
 _MAX_REMEMBERED_FEATURES: Final = 64
 """Plans of lookups with more features are not cached.
 
-A plan takes about 500 bytes per feature, which are charged to no request.
+A plan takes about 500 bytes per feature, which are not charged to any request.
 """
 
 
@@ -67,7 +67,7 @@ class _LookupDecisions(NamedTuple):
     plan: LookupPlan
     chooser: BackendChooser
     decisions: Mapping[bool, Decision]
-    """The key tells whether reading any of the tables waits for the disk."""
+    """The key says whether reading any of the tables waits for the disk."""
 
 
 class PreparedLookup(NamedTuple):
@@ -79,7 +79,7 @@ class PreparedLookup(NamedTuple):
     fills: Mapping[str, Tensor]
     decision: Decision
     is_by_key: bool
-    """Whether any feature names rows by key."""
+    """Whether any feature selects rows by key."""
 
     def only(self, numbers: Sequence[int], residents: Sequence[Resident]) -> PreparedLookup:
         """Return the lookup restricted to some of the features, with other versions of their tables and the same

@@ -16,7 +16,7 @@ from typing import Any, Final
 from app.surrogate_safe_json import dump
 
 LONGEST: Final = 256
-"""Maximum characters of a path, or of an exception's text, in a line."""
+"""Maximum number of characters of a path, or of an exception's text, in a line."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 
 

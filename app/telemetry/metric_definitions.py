@@ -16,10 +16,10 @@ from app.errors import CODES
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 """The methods that are counted by name; all others are counted as "other"."""
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the histogram of request times, in seconds; a further bucket has no upper bound."""
+"""Upper bounds of the buckets in the histogram of request times, in seconds. One more bucket has no upper bound."""
 
 MOST_TENSORS: Final = 100
-"""A process counts lookups by name for this many resident tensors; all others count as OTHER_TENSORS."""
+"""A process counts lookups by name for this many resident tensors; all other tensors count as OTHER_TENSORS."""
 OTHER_TENSORS: Final = "other"
 
 BUILD_INFO: Final = (
@@ -127,7 +127,7 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         "Failures of background tasks; each task is restarted.",
     ),
 }
-"""Counters by name. Only these names may be counted, and all of them are shown."""
+"""Counters by name. Only these names may be counted, and all of them are exposed."""
 CERTIFICATE_EXPIRY: Final = "gathernd_tls_certificate_expiry_timestamp_seconds"
 SHARD_GAUGES: Final[Mapping[str, str]] = {
     "gathernd_ranges_primary": "Writable ranges whose primary is this shard.",
@@ -140,7 +140,7 @@ SHARD_GAUGES: Final[Mapping[str, str]] = {
     "gathernd_catalogue_age_seconds": "Seconds since etcd last confirmed this shard's catalogue; after 15 it "
     "refuses reads of writable ranges.",
 }
-"""Gauges that only a shard of a cluster shows."""
+"""Gauges that only a shard of a cluster exposes."""
 GAUGES: Final[Mapping[str, str]] = {
     "gathernd_requests_in_flight": "Requests being answered.",
     "gathernd_requests_limit": "Most requests in progress at once; further ones are refused.",

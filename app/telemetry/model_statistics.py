@@ -13,7 +13,7 @@ _STAGES: Final = ("input_s", "queue_s", "infer_s", "output_s")
 _SUCCESS: Final = ("success", *_STAGES)
 _FAIL: Final = ("fail", "fail_s")
 _PARTS: Final = (*_SUCCESS, *_FAIL)
-"""The cells of a model: requests answered and failed, and the seconds of each stage."""
+"""The cells of a model: the numbers of answered and failed requests, and the seconds of each stage."""
 _MOST: Final = 1 << 10
 """Maximum number of models counted at a time. At this number, the half called longest ago is dropped."""
 

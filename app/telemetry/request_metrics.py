@@ -78,7 +78,7 @@ class Metrics(Collector):
         self._tensors = self.counters.labels(_LOOKUPS)
         self._in_flight = 0
         self.begun = 0
-        """Number of requests of this process since its startup, of every kind."""
+        """Number of requests of every kind in this process since its startup."""
         self._received = self.counters.cell("gathernd_received_bytes")
         self._sent = self.counters.cell("gathernd_sent_bytes")
         self._values = np.asarray(self.counters.values)

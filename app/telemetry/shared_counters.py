@@ -37,14 +37,14 @@ _NAMES: Final = _VALUES + CELLS * 8
 _SPARE: Final = CELLS - 64
 """The first of the cells that are never named.
 
-When all others are taken, further metrics are counted here and not shown.
+When all other cells are taken, further metrics are counted here and are not exposed.
 """
 SLOT_BYTES: Final = -(-(_NAMES + CELLS * NAME_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
-"""Bytes of a slot. Only pages that have been written take memory."""
+"""Size of a slot in bytes. Only pages that have been written take memory."""
 _LAYOUT: Final = crc32(__version__.encode())
 """A checksum of the version: processes of another version may use other cells and must not share the memory."""
 GAUGE: Final = "="
-"""First character of a gauge's name. The value of a gauge ends with its process."""
+"""First character of a gauge's name. The value of a gauge disappears with its process."""
 
 
 class SlotHeader(IntEnum):

@@ -11,7 +11,7 @@ from app.tensors.tensor import Tensor
 KEYS: Final = "keys"
 """Name of the input with keys, which replaces indices."""
 FOUND: Final = "found"
-"""Name of the output that reports which keys the table has: bool, with the shape of the keys."""
+"""Name of the output that says which keys were found: bool, with the shape of the keys."""
 KEY_FIELDS: Final = ("missing", "missing_row", FOUND)
 """Fields that exist only in requests with keys."""
 Missing = Literal["error", "fill", "row"]

@@ -18,8 +18,8 @@ Encoding = Literal["values", "base64"]
 OutputDType = Literal["float16", "bfloat16", "float32", "float64"]
 """The types that a request may choose for a float output (`output_dtype`)."""
 OutOfBounds = Literal["error", "clip", "wrap", "fill"]
-"""How to handle a component that is still out of bounds after the dialect's own wrap. The options are an error, the
-nearest valid index, the index modulo the size of the axis, or a slice of one fill value.
+"""How to handle a component that is still out of bounds after the dialect's own wrap: raise an error, use the nearest
+valid index, take the index modulo the size of the axis, or return a slice of one fill value.
 """
 OUT_OF_BOUNDS: Final[tuple[OutOfBounds, ...]] = get_args(OutOfBounds)
 

@@ -21,7 +21,7 @@ ARRAYS: Final = ("indices", KEYS, "offsets", "weights")
 
 
 ROWS_OF_BAGS: Final = ("padding_index", "default_index")
-"""The fields of a pooled feature that name a row: the entry used as padding, and the row of an empty bag."""
+"""The fields of a pooled feature that specify a row: the entry used as padding, and the row of an empty bag."""
 
 
 def found_name(number: int) -> str:

@@ -48,7 +48,9 @@ _USUAL_NAMES: Final[Mapping[str, str]] = {
     "u4": "uint32",
     "?": "bool",
 }
-"""Type names from other languages and libraries. i8 and u8 are absent: they count bits, as in Rust and safetensors."""
+"""Type names from other languages and libraries. i8 and u8 are absent because they count bits, as in Rust and
+safetensors.
+"""
 _PREFIXES: Final = ("torch.", "np.", "numpy.", "tf.", "jnp.")
 _POSITIONS: Final = ("indices", "offsets")
 POSITION_TYPE: Final = "int64"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from app.compilation.until_compiled import UntilCompiled
 
 HEAD: Final = 4
-"""Bytes of a frame's length."""
+"""Number of bytes in a frame's length field."""
 ROOM: Final = 8
 """Spare bytes at the end of an output, because the functions may store eight bytes at a time."""
 WHOLE, CUT_LENGTH, CUT_TEXT = range(3)

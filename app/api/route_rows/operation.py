@@ -19,7 +19,7 @@ from app.security.authorizer import Access
 Described = dict[str, Any]
 """A piece of an OpenAPI document."""
 Answers = Mapping[int | str, Described]
-"""Answers by status."""
+"""Responses by status."""
 Shown = Mapping[str, tuple[str, Any, Any]]
 """Examples by name: a summary, a request, its response."""
 SAFETENSORS: Final = body_formats.SAFETENSORS.decode()
@@ -59,7 +59,7 @@ class Operation:
     description: str | None = None
     tag: str = "tensors"
     is_offered: bool = True
-    """If False, the interactive page leaves it out."""
+    """If False, the interactive page leaves the operation out."""
 
     @property
     def query(self) -> list[str]:

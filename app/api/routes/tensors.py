@@ -43,7 +43,10 @@ _FORM: Final = "application/x-www-form-urlencoded"
 """Curl's default content type, which does not identify the format."""
 
 CurrentEtags: TypeAlias = "Callable[[Sequence[Metadata], ServedRequest | None], Awaitable[list[Metadata]]]"
-"""Adds the current ETags to metadata; without a request, the last known ETags if the current ones take long."""
+"""Adds the current ETags to metadata.
+
+Without a request, adds the last known ETags if fetching the current ones takes long.
+"""
 
 
 async def keep_stored_metadata(found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:

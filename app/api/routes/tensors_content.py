@@ -102,11 +102,11 @@ def _accepted_codecs(context: RequestContext) -> list[TensorCodec]:
 
 _ROWS: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
 _CHUNK: Final = 1 << 20
-"""Bytes of one piece of a download."""
+"""Number of bytes in one piece of a download."""
 _WHOLE: Final = 8 * _CHUNK
-"""Contents of up to this many bytes are copied before they are sent, so that later scatters do not affect them."""
+"""Data of up to this many bytes is copied before it is sent, so that later scatters do not affect it."""
 _COPIES: Final = 20
-"""Number of attempts to copy a small content while scatters change it; after that, the copy locks out writers."""
+"""Number of attempts to copy small data while scatters change it; after that, the copy locks out writers."""
 
 
 class _Body(NamedTuple):

@@ -42,9 +42,9 @@ from app.tensors.tensor import Tensor
 from app.tensors.tensor_name import split_reference
 
 _ATTEMPTS: Final = 8
-"""Maximum number of attempts of a scatter whose tensor is concurrently replaced."""
+"""Maximum number of attempts for a scatter whose tensor is concurrently replaced."""
 _ROW_BYTES: Final = 64
-"""Bytes of memory per row of a scatter while row numbers are computed and sorted."""
+"""Bytes of memory per row of a scatter while the row numbers are computed and sorted."""
 _COPIES_OF_STRINGS: Final = 5
 """Number of copies of string keys in a router: all keys, split by range, framed, joined, and being sent."""
 

@@ -26,9 +26,11 @@ from app.server.readiness import Readiness
 
 T = TypeVar("T")
 STATISTICS_BYTES: Final = 1 << 11
-"""Bytes of memory for the statistics of a version in a response: their text twice, or a message and its JSON."""
+"""Bytes of memory for the statistics of a version in a response: two copies of their text, or a message and its
+JSON.
+"""
 ENTRY_BYTES: Final = 1 << 10
-"""Bytes of memory for the entry of a version in the index: its text twice, or a message and its JSON."""
+"""Bytes of memory for the entry of a version in the index: two copies of its text, or a message and its JSON."""
 _INDEX_BYTES: Final = 1 << 16
 """Maximum size of the body of a repository index request, which has one member."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 Shown = dict[str, tuple[str, dict[str, Any], dict[str, Any]]]
-"""For each example by its name: what it shows, the request, and the answer."""
+"""For each example, by name: what it shows, the request, and the response."""
 
 
 def _tensor(dtype: str, shape: list[int], values: list[Any]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         _answer(_tensor("float32", [1, 32], [0.0, 20.0] * 8 + [0.0, 21.0] * 8), "onnxruntime-1"),
     )
 }
-"""For each operator a request that names the tensor, and the answer."""
+"""For each operator, a request that refers to the tensor, and its response."""
 _LOOKED_UP: Final = {"tensor": RESIDENT_NAME, **_READ}
 LOOKUPS: Final[Shown] = {
     "rows": (
@@ -216,4 +216,4 @@ LOOKUPS: Final[Shown] = {
         },
     ),
 }
-"""Lookups in that tensor, and their answers."""
+"""Lookups in that tensor, and their responses."""

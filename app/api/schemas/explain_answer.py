@@ -1,4 +1,4 @@
-"""The response to `?explain=true`: no values, but the plan, each route with its threshold, and the choice.
+"""The response to `?explain=true`: a response without values, with the plan, each route and threshold, and the choice.
 
 It has the same format as a gather's response, so that generated clients have one type for both.
 """

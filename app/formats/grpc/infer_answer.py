@@ -29,7 +29,7 @@ _ERROR_MESSAGE: Final = b"\x0a"
 _MOST: Final = (1 << 31) - 1
 _REMEMBERED: Final = 1 << 12
 _OUTPUT_BYTES: Final = 256
-"""Maximum size of a lookup's head that is cached, and an estimate of the head's bytes per output."""
+"""Maximum size of a lookup's head that is cached, and an estimate of the head's size per output."""
 _Parameter = tuple[str, str | int]
 _Described = tuple[str, str, tuple[int, ...]]
 

@@ -41,7 +41,7 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
 
 LONG_REST: Final = 1 << 12
-"""A message with more bytes, without items and id, is charged first and parsed in a thread."""
+"""A message that has more bytes, excluding items and id, is charged first and then parsed in a thread."""
 _OBJECT_BYTES: Final = 48
 """Maximum bytes of protobuf objects per byte of such a message: an input of two bytes becomes a message object."""
 _INPUT_BYTES: Final = 1 << 10
@@ -105,8 +105,8 @@ def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memor
             return _refuse_contents, (one,)
         return packed_items(one, raws[one.number], memory)
 
-    # If a request has more inputs than the model, one of its first inputs, at most one more than the model has, is
-    # unknown or repeated and is refused; the same holds for outputs.
+    # One more input than the model has is enough: among that many inputs, one is unknown or repeated, and is refused.
+    # The same holds for outputs.
     most_inputs, most_outputs = len(model.inputs) + 1, 3
     if model.is_lookup:
         most_inputs, most_outputs = len(inputs), limits.features + 1
@@ -175,7 +175,7 @@ FIELD_OF: Final = {
 _WIDE: Final = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}
 """The type of a field's items, for fields that hold several datatypes."""
 _PORTION: Final = 1 << 14
-"""Number of items to read at a time, in about a millisecond, during which nothing else runs."""
+"""Number of items to read at a time. This takes about a millisecond, during which nothing else runs."""
 _ITEM_BYTES: Final = 24
 """Bytes of memory per item while it is read: two copies and an object."""
 

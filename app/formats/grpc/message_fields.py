@@ -26,7 +26,10 @@ during which nothing else runs (measured 2026-11, 2 cores of an AMD EPYC).
 
 
 _MOST_OTHERS: Final = 1 << 10
-"""Maximum number of fields other than inputs, raw items, and one output per feature; each name or parameter is one."""
+"""Maximum number of fields other than inputs, raw items and one output per feature.
+
+Each name or parameter is a field.
+"""
 
 
 class InferMessage(NamedTuple):

@@ -63,7 +63,8 @@ _VARIABLE: Final = re.compile(
     rb'(?:(?<=\[)S(?:N(?:S,SN)*+)?(?=S\])|(?<=:)SN(?=S[,}])|(?<=")[^"\\\x00-\x1f]*+(?="))'
     .replace(b"S", _SPACE).replace(b"N", _SIZE)
 )  # fmt: skip
-"""Matches the parts that vary between a caller's requests, after their names: sizes of a shape, sizes in bytes, the id.
+"""Matches the parts that vary between a caller's requests, each after its name: shape sizes, sizes in bytes, and the
+id.
 """
 _check_framing: Final = partial(grammar.check_framing, bare=True)
 _REMEMBERED: Final = 1 << 10

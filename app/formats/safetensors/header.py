@@ -36,7 +36,7 @@ _MARK: Final = re.compile(rb"(%b)[ \t\n\r]*+:|%b|[{}\[\]]" % (_TEXT, _TEXT), re.
 """A key, another string, or a bracket."""
 _STEPS: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _NARROW: Final = re.compile(r"(?:F[468]|[IU]4)(?:_\w{1,16})?")
-"""Types of at most 8 bits that the format has and this service lacks."""
+"""Types of at most 8 bits that the format has but this service lacks."""
 UNSOUND_HINT: Final = (
     "Write the file with save_file of safetensors, and send all of its bytes, as 'curl -T FILE' and '--data-binary "
     "@FILE' do: '-d' leaves out line ends."

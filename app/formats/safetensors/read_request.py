@@ -44,7 +44,7 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 _SHORT_HEADER: Final = 1 << 10
-"""Size in bytes up to which reading a header is not charged."""
+"""Maximum size in bytes of a header that can be read without a charge."""
 _LOOKUP_TEXT: Final = f"/__metadata__/{LOOKUP}"
 _WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 

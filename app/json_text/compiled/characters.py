@@ -42,7 +42,7 @@ NINE: Final = ord("9")
 LETTER_E: Final = ord("e")
 LETTER_U: Final = ord("u")
 LOWER: Final = 0x20
-"""The bit that converts an ASCII capital to lower case."""
+"""The bit that converts an ASCII capital to lowercase."""
 ASCII_END: Final = 0x80
 SURROGATE: Final = 0xD800
 SURROGATE_BITS: Final = 0xFFFFF800

@@ -75,17 +75,19 @@ _HIGH: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _HIGH[INT8 : INT8 + 8] = [signed(2**bits - 1) for bits in (7, 15, 31, 63, 8, 16, 32, 64)]
 _NO_SUCH: Final = -1
 _TOO_LARGE: Final[NDArray[np.float64]] = np.zeros(STRING)
-"""By kind of float: the smallest float64 that rounds to infinity; 0 for 8-bit floats, which `read_any_float` reads."""
+"""For each kind of float: the smallest float64 that rounds to infinity; 0 for 8-bit floats, which `read_any_float`
+reads.
+"""
 _FRACTION: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _BIAS: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
-"""By kind of float: the number of fraction bits, and the exponent bias."""
+"""For each kind of float: the number of fraction bits, and the exponent bias."""
 _IS_OCTET: Final[NDArray[np.bool_]] = np.zeros(STRING, np.bool_)
 _MIDDLES: Final[NDArray[np.float64]] = np.full((STRING, 256), np.nan)
 _LARGEST: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _INFINITY_BITS: Final[NDArray[np.int64]] = np.full(STRING, _NO_SUCH)
 _NAN_BITS: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _IS_SIGNED: Final[NDArray[np.bool_]] = np.zeros(STRING, np.bool_)
-"""By kind of 8-bit float: see `app.tensors.float_rounding`."""
+"""For each kind of 8-bit float: see `app.tensors.float_rounding`."""
 for _kind, _row in FLOATS.items():
     _FRACTION[_kind], _BIAS[_kind] = float_rounding.fraction_bits(_row), float_rounding.exponent_bias(_row)
     if _row.item_size > 1:

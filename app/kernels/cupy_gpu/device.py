@@ -31,12 +31,13 @@ from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 
 STAGE_BYTES: Final = 4 << 20
-"""Bytes of each half of a stream's pinned memory."""
+"""Number of bytes in each half of a stream's pinned memory."""
 STREAMS: Final = 4
-"""Concurrent gathers: the copies of some overlap the kernels of others."""
+"""Number of concurrent gathers: the copies of some overlap the kernels of others."""
 _SMALL_TUPLES: Final = 1 << 13
-"""Maximum tuples of a gather whose output the kernel writes into pinned memory, across the bus. The limit exists
-because each invalid tuple may update the word for the first invalid position there.
+"""Maximum number of tuples in a gather whose output the kernel writes across the bus into pinned memory.
+
+The limit exists because each invalid tuple may update the word for the first invalid position there.
 """
 _HEADER: Final = 256
 """Bytes for the first invalid position, before the output. This is the alignment of CUDA's own allocations (Programming

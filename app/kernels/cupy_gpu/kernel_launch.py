@@ -19,11 +19,11 @@ OPTIONS: Final = ("--std=c++17",)
 BLOCK: Final = 256
 """Threads per block."""
 AT_ONCE: Final = 4
-"""Units or wide slices in flight per thread, to overlap their latencies."""
+"""Number of units or wide slices in flight per thread, so that their latencies overlap."""
 MAX_DEPTH: Final = 64
-"""Maximum components of a tuple: the axis limit of NumPy arrays (NPY_MAXDIMS in NumPy 2)."""
+"""Maximum number of components in a tuple: the axis limit of NumPy arrays (NPY_MAXDIMS in NumPy 2)."""
 UNITS: Final = (16, 8, 4, 2, 1)
-"""Bytes per copy, up to the size of CUDA's int4."""
+"""Sizes of copies in bytes, up to the size of CUDA's int4."""
 ENTRIES: Final = tuple(
     f"gather_{bits}_{unit}_{kind}"
     for bits in (32, 64)
@@ -39,10 +39,12 @@ _ADDRESSES: Final = Struct("<4Q")
 _REST: Final = Struct(f"<7Q8I{MAX_DEPTH}q")
 PLAN_BYTES: Final = _ADDRESSES.size + _REST.size
 _BUSY: Final = 4
-"""Blocks that keep a multiprocessor busy."""
+"""Number of blocks that keep a multiprocessor busy."""
 _NARROW: Final = {8: 304, 4: 16, 2: 16, 1: 16}
-"""Maximum bytes of a slice that is not wide, by its unit: about where the wide kernel becomes faster. The value for 8
-was measured on an H100, the others on an H200. With units of 16 bytes the wide kernel is never faster.
+"""Maximum bytes of a slice that is not wide, by its unit: about where the wide kernel becomes faster.
+
+The value for 8 was measured on an H100; the others were measured on an H200. With units of 16 bytes, the wide kernel is
+never faster.
 """
 _PACKS: Final = {8: 8, 4: 16, 2: 16, 1: 16}
 """Bytes per store of the wide kernel, by a slice's unit."""

@@ -20,7 +20,7 @@ from app.kernels.numba_cpu.typed_memory import Items, Table, items_at, table_at
 from app.tensors.dtypes import DTYPES
 
 REPLACE, ADD, MULTIPLY, EXTREME = range(4)
-"""How a target is combined with its update."""
+"""Ways to combine a target with its update."""
 OPERATIONS: Final = {"none": REPLACE, "add": ADD, "mul": MULTIPLY, "min": EXTREME, "max": EXTREME}
 Combine = Callable[[Any, Any, int], Any]
 """(old item, update, flip): return the new item. See `flip_of`."""

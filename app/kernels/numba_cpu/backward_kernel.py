@@ -45,18 +45,18 @@ class BackwardJob(IndexedJob):
     result: Address
     sums: Address
     named: Address
-    """Row numbers that the tuples name."""
+    """Row numbers that the tuples select."""
     run_chunk: Address
     """The address of `backward_chunk`."""
     batches: int
     tuples: int
-    """Tuples per batch, or of all batches together if they are `broadcast`."""
+    """Number of tuples per batch, or in all batches together if they are `broadcast`."""
     broadcast: bool
     sparse: bool
     batch_rows: int
-    """Slices of grad_data per batch, which tuples name."""
+    """Number of slices of grad_data per batch, which tuples select."""
     result_rows: int
-    """Rows of the result per batch; for a sparse gradient, the number of distinct rows."""
+    """Number of rows of the result per batch; for a sparse gradient, the number of distinct rows."""
     row_items: int
     item_kind: int
     """One of `float_kinds.KINDS`."""

@@ -38,7 +38,7 @@ from app.kernels.numba_cpu.thresholds import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.typed_memory import record_of
 
 _TIMEOUT_NS: Final = 500_000
-"""Nanoseconds that an owner waits before it leaves a job unfinished, because its event loop has other requests."""
+"""Nanoseconds that an owner waits before it leaves a job unfinished because its event loop has other requests."""
 _HELP, _SHUT_DOWN, _POLL = range(3)
 """The tasks of `_run_helper_task`."""
 
@@ -49,11 +49,11 @@ class Job:
     run_chunk: Address
     """Address of the function for a chunk: (job address, chunk number) -> first invalid component, or -1."""
     total: int
-    """Units of work in the job."""
+    """Number of units of work in the job."""
     least_chunk: int
-    """Minimum units in a chunk, if threads share the job."""
+    """Minimum number of units in a chunk, if threads share the job."""
     chunk_size: int
-    """Units in a chunk; the last one may have fewer. `run` sets this field and `chunks`."""
+    """Number of units in a chunk; the last chunk may have fewer. `run` sets this field and `chunks`."""
     chunks: int
 
 

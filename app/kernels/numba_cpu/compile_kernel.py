@@ -23,7 +23,7 @@ from app.operators import backward_plan, scatter_plan
 from app.tensors import dtypes, operator_signature
 
 REFUSED: Final = -2
-"""Returned in place of a component: the arrays do not match the plan."""
+"""Returned instead of a component if the arrays do not match the plan."""
 _njit: Any = njit
 _OPTIONS: Final[dict[str, Any]] = {"cache": True, "error_model": "numpy", "pipeline_class": RememberingCompiler}
 _COMPILED_FROM: Final = (kernels, check_lookup, backward_plan, scatter_plan, dtypes, operator_signature)
@@ -34,7 +34,7 @@ class CompiledKernel(NamedTuple):
     """The compiled functions of a kernel."""
 
     run: Callable[..., int]
-    """The entry. It bypasses Numba's dispatch: there is one signature, and it takes any object."""
+    """The entry. It bypasses Numba's dispatch, because there is only one signature, which accepts any object."""
     chunk: Address
     """Address of the function for a chunk; 0 if there is none."""
     functions: tuple[Any, ...]

@@ -31,9 +31,9 @@ from app.kernels.numba_cpu.typed_memory import record_of
 from app.kernels.numba_cpu.widen_indices import widen_components
 
 BLOCK: Final = 1024
-"""Maximum slices in a block. With their components they fit into an L1 cache of 32 KiB."""
+"""Maximum number of slices in a block. Together with their components, they fit into an L1 cache of 32 KiB."""
 _COMPONENTS: Final = 2 * BLOCK
-"""Maximum components in a block."""
+"""Maximum number of components in a block."""
 
 _stack_addresses: Final = stack_words(BLOCK + ITEMS_AHEAD)
 _stack_bases: Final = stack_words(BLOCK)
@@ -49,27 +49,27 @@ class GatherJob(Job):
     sizes: Address
     """Address of the sizes of the indexed axes, int64."""
     depth: int
-    """Components per tuple."""
+    """Number of components per tuple."""
     index_type: int
     """See `array_header.index_type`."""
     tuples: int
-    """Tuples per batch."""
+    """Number of tuples per batch."""
     batches_per_set: int
     """Number of consecutive batches that share tuples; 0 if all batches do."""
     stride: int
     """Stride between batches of data, in bytes."""
     width: int
-    """Bytes per slice."""
+    """Number of bytes per slice."""
     fill: Address
     """Address of the slice that a tuple out of bounds selects; 0 if such a tuple is an error."""
     replaced: Address
     """Address of the counter of components out of bounds, if `fill` is set."""
     wrap: bool
-    """Negative components count from the end."""
+    """Whether negative components count from the end."""
     prefetches: bool
-    """Prefetch slices before they are copied, because no cache holds the data."""
+    """Whether slices are prefetched before they are copied, because no cache holds the data."""
     nontemporal: bool
-    """Store slices past the caches, which could not hold the output."""
+    """Whether stores of slices bypass the caches, which could not hold the output."""
 
 
 gather_job_at: Final = record_of(GatherJob)

@@ -39,7 +39,7 @@ class ElementsJob(IndexedItemsJob):
     data_items: int
     item_size: int
     prefetches: bool
-    """Prefetch items before they are copied, because no cache holds the data."""
+    """Whether items are prefetched before they are copied, because no cache holds the data."""
 
 
 _job_at: Final = record_of(ElementsJob)

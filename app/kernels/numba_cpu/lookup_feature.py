@@ -18,7 +18,7 @@ class Feature:
     """A feature. `lookup_kernel.run` sets the first GIVEN fields, and `_lookup` sets the others."""
 
     table_object: Address
-    """Address of the array object, as for the next five; 0 if there is none."""
+    """Address of the array object, or 0 if there is none. The same holds for the next five fields."""
     indices_object: Address
     offsets_object: Address
     weights_object: Address
@@ -39,7 +39,7 @@ class Feature:
     column: int
 
     table: Address
-    """Address of the first item, as for the next five; 0 if there is none."""
+    """Address of the first item, or 0 if there is none. The same holds for the next five fields."""
     indices: Address
     offsets: Address
     weights: Address

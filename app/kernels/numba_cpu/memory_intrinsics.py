@@ -96,7 +96,7 @@ def _fence(builder: Builder) -> None:
 load_item: Final[Callable[[Address, int], int]] = intrinsic(_int64, (_int64, _int64), _load_item)
 """Return the int64 at base + 8 * index."""
 load_invariant: Final[Callable[[Address, int], int]] = intrinsic(_int64, (_int64, _int64), _load_invariant)
-"""Return the int64 at base + 8 * index. It must not change while the function runs: it may be loaded early."""
+"""Return the int64 at base + 8 * index. It must not change while the function runs, because it may be loaded early."""
 store_item: Final[Callable[[Address, int, int], None]] = intrinsic(types.none, (_int64, _int64, _int64), _store_item)
 """Set the int64 at base + 8 * index."""
 aligned_line: Final[Callable[[], Address]] = intrinsic(_int64, (), _aligned_line)
@@ -109,7 +109,10 @@ copy_16: Final = copy_of(16)
 copy_32: Final = copy_of(32)
 copy_64: Final = copy_of(64)
 copy_line_nontemporal: Final = copy_of(LINE, nontemporal=True)
-"""Copy 64 bytes past the caches. The target must be 64-byte aligned. Call `fence` before another thread reads it."""
+"""Copy 64 bytes, bypassing the caches. The target must be 64-byte aligned.
+
+Call `fence` before another thread reads it.
+"""
 memcpy: Final[Callable[[Address, Address, int], None]] = intrinsic(types.none, (_int64, _int64, _int64), _memcpy)
 """(target, source, size): copy `size` bytes with the C library."""
 clear: Final[Callable[[Address, int], None]] = intrinsic(types.none, (_int64, _int64), _clear)

@@ -26,7 +26,7 @@ from app.kernels.numba_cpu.memory_intrinsics import LINE
 from app.kernels.numba_cpu.vectors import vector_functions
 
 _LANES: Final = (64, 16, 4, 1)
-"""Columns per block. The widest block uses 8 of the 16 registers of AVX2."""
+"""Numbers of columns per block. The widest block uses 8 of the 16 registers of AVX2."""
 
 PoolBlock = Callable[[Address, Address, int, int, int, int], None]
 Pool = Callable[[Address, Address, int, int, int], None]

@@ -19,9 +19,12 @@ from app.kernels.numba_cpu.typed_memory import MAX_DEPTH, Items, Sizes, items_at
 from app.kernels.numba_cpu.widen_indices import widen_components
 
 BLOCK: Final = 512
-"""Maximum updates in a block. In larger blocks the passes over indices and updates would each wait for memory."""
+"""Maximum number of updates in a block.
+
+In larger blocks, the passes over indices and updates would each wait for memory.
+"""
 _TUPLES: Final = 256
-"""Maximum tuples that are checked at a time."""
+"""Maximum number of tuples that are checked at a time."""
 int64_items: Final = items_at(np.int64)
 _int64_table: Final = table_at(np.int64)
 _stack_components: Final = stack_words(_TUPLES * MAX_DEPTH)
@@ -35,9 +38,9 @@ class IndexedJob:
     index_type: int
     """See `array_header.index_type`."""
     depth: int
-    """Components per tuple."""
+    """Number of components per tuple."""
     wrap: bool
-    """Negative components count from the end."""
+    """Whether negative components count from the end."""
     sizes: Sizes
     """Sizes of the indexed axes."""
 
@@ -55,7 +58,7 @@ class IndexedItemsJob(IndexedJob):
     axis_stride: int
     strides: Sizes
     row_entries: int
-    """Entries along the last axis."""
+    """Number of entries along the last axis."""
 
 
 @inner

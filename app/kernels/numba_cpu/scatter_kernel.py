@@ -70,17 +70,17 @@ class ScatterJob(IndexedItemsJob):
     run_chunk: Address
     """The address of `scatter_chunk`."""
     items: int
-    """Items in data, and in the output."""
+    """Number of items in data, and also in the output."""
     item_size: int
     tuples: int
     """Number of updates."""
     elements: bool
     """Whether this is a ScatterElements."""
     rows: int
-    """Rows of the output: slices, or single items."""
+    """Number of rows of the output, which are slices or single items."""
     row_bytes: int
     operation: int
-    """See `apply_updates`, also for the next three fields."""
+    """See `apply_updates` for this field and the next three."""
     item_kind: int
     row_items: int
     flip: int
@@ -89,11 +89,11 @@ class ScatterJob(IndexedItemsJob):
     units: int
     """Number of units."""
     unit_rows: int
-    """Output rows per unit. Those of a column are not contiguous."""
+    """Number of output rows per unit. The rows of a column are not contiguous."""
     units_at_once: int
     """Number of units that are copied, and then scattered into, at a time."""
     worth_sharing: bool
-    """Whether sharing the units among threads saves time. With ROWS each chunk scans all updates."""
+    """Whether sharing the units among threads saves time. With ROWS, each chunk scans all updates."""
 
 
 _job_at: Final = record_of(ScatterJob)

@@ -125,13 +125,13 @@ _READS_PER_CLOCK: Final = 32
 _PAUSES: Final = 1000
 """Reads of INSIDE before the owner yields its core: many times the remaining time of a chunk that is about to end."""
 _SHUT_DOWN: Final = -(1 << 62)
-"""So far below 0 that EPOCH stays negative however often it is raised."""
+"""A value so far below 0 that EPOCH stays negative, however often it is raised."""
 UNFINISHED: Final = -3
-"""Returned in place of a component: a helper still holds its chunk."""
+"""Returned instead of a component if a helper still holds its chunk."""
 _POLL_S: Final = 0.0005
 """Seconds between two polls of a thread that waits for a helper. Equal to the owner's own timeout."""
 _TURN_NS: Final = 100_000
-"""Nanoseconds after which a thread yields its core. A yield takes less than a microsecond if no thread waits."""
+"""Nanoseconds after which a thread yields its core. A yield takes less than a microsecond if no thread is waiting."""
 
 
 class TeamSettings:
@@ -140,11 +140,13 @@ class TeamSettings:
     array_type: Address
     """Address of the type `numpy.ndarray`."""
     wake_from: int
-    """Work (components, slices and units of 16 bytes of output) from which waking a sleeping helper pays off."""
+    """Amount of work (components, slices and units of 16 bytes of output) above which waking a sleeping helper pays
+    off.
+    """
     least_tuples: int
     """Minimum number of tuples in a chunk of a gather."""
     nontemporal_from: int
-    """Bytes of output from which a gather stores rows past the caches, which could not hold them."""
+    """Size of an output in bytes above which a gather's stores bypass the caches, which could not hold the rows."""
 
 
 settings_of: Final = record_of(TeamSettings, offset=8 * _SETTINGS)

@@ -9,13 +9,14 @@ from typing import Final
 
 # Cache sizes
 CACHED_BYTES: Final = 1 << 21
-"""Bytes of data that are probably cached already. Prefetching so little data costs more than it saves."""
+"""Size in bytes of data that is probably cached already. Prefetching so little data costs more than it saves."""
 PIECE_BYTES: Final = 1 << 20
-"""Bytes of a scatter's output that are copied and then scattered into at a time; fits into an L2 cache. In larger
-outputs, items are prefetched.
+"""Number of bytes of a scatter's output that are copied and then scattered into at a time. They fit into an L2 cache.
+
+In larger outputs, items are prefetched.
 """
 NONTEMPORAL_BYTES: Final = 20 << 20
-"""Bytes of output from which stores go past the caches, which could not hold it."""
+"""Size of an output in bytes above which stores bypass the caches, which could not hold it."""
 
 # Prefetch distances
 ITEMS_AHEAD: Final = 128
@@ -33,18 +34,22 @@ NEIGHBORS_BYTES: Final = 48
 
 # Sharing of work
 LEAST_TUPLES: Final = 256
-"""Minimum tuples in a chunk of a gather, unless it has LONG_CHUNK_BYTES of output."""
+"""Minimum number of tuples in a chunk of a gather, unless the chunk has LONG_CHUNK_BYTES of output."""
 LONG_CHUNK_BYTES: Final = 1 << 14
-"""Bytes of output of a chunk that takes much longer to run than to hand out."""
+"""Size of the output of a chunk that takes much longer to run than to hand out, in bytes."""
 LEAST_LOOKUP_CHUNK: Final = 1 << 15
-"""Minimum bytes that a chunk of a lookup reads and writes."""
+"""Minimum number of bytes that a chunk of a lookup reads and writes."""
 LEAST_SHARED_SCATTER: Final = 1000
-"""Minimum work of a shared scatter: components, and units of 16 bytes of output and updates. It takes about 0.4 µs, as
-long as a request for a helper.
+"""Minimum amount of work in a shared scatter: components, and units of 16 bytes of output and updates.
+
+This much work takes about 0.4 µs, as long as requesting a helper.
 """
 WAKE_FROM: Final = 50_000
-"""Work from which waking a sleeping helper pays off: components, slices and units of 16 bytes of output. It takes about
-20 µs on an EPYC, as long as a helper needs to start.
+"""Amount of work above which waking a sleeping helper pays off: components, slices and units of 16 bytes of output.
+
+This much work takes about 20 µs on an EPYC, as long as a helper needs to start.
 """
 CHUNKS_PER_THREAD: Final = 4
-"""Lets all threads end together: if the system suspends a helper, the others wait for only one chunk."""
+"""Number of chunks per thread, so that all threads finish together: if the system suspends a helper, the others wait
+for only one chunk.
+"""

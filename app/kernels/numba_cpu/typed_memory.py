@@ -18,7 +18,7 @@ from app.compilation.intrinsics import Address, Builder, intrinsic, with_argumen
 
 R = TypeVar("R")
 MAX_DEPTH: Final = 64
-"""Maximum components of a tuple: the axis limit of NumPy arrays (NPY_MAXDIMS in NumPy 2)."""
+"""Maximum number of components in a tuple: the axis limit of NumPy arrays (NPY_MAXDIMS in NumPy 2)."""
 KEPT_PLANS: Final = 1024
 """Number of plans of each type whose fields are cached as an array for compiled code."""
 Sizes = NDArray[np.int64]

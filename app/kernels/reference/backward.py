@@ -15,7 +15,7 @@ from app.kernels.reference.indices import BLOCK_COMPONENTS, first_bad, rows_of
 from app.operators.backward_plan import SCRATCH_HEAD, BackwardPlan
 
 _BLOCK_ITEMS: Final = 1 << 18
-"""Items that are added or rounded at a time. Temporary memory is one or two MiB."""
+"""Number of items that are added or rounded at a time. Temporary memory is one or two MiB."""
 _TYPES: Final[dict[str, tuple[np.dtype[Any], np.dtype[Any]]]] = {
     "float16": (np.dtype(np.float16), np.dtype(np.float32)),
     "bfloat16": (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)),

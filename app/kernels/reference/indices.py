@@ -13,7 +13,7 @@ from app.operators.gather_plan import Plan
 from app.operators.scatter_plan import ScatterElementsPlan
 
 BLOCK_COMPONENTS: Final = 1 << 16
-"""Components per block: half a MiB of int64, and as much again for each temporary array."""
+"""Number of components per block: half a MiB of int64, and the same amount for each temporary array."""
 
 
 def is_bad(plan: Plan, tuples: NDArray[Any]) -> NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from app.operators.lookup_plan import FeaturePlan
 from app.tensors.dtypes import DTYPES
 
 _BLOCK_ITEMS: Final = 1 << 17
-"""Items of rows that are held at a time: one MiB of float64."""
+"""Number of row items that are held at a time: one MiB of float64."""
 
 
 def lookup(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:

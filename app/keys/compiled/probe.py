@@ -33,7 +33,7 @@ from app.keys.probe import FRAMES
 from app.tensors.compiled_string_frames import frame_bounds
 
 BLOCK: Final = 64
-"""Keys searched together. Measured with `benchmarks.kernels keys`."""
+"""Number of keys that are searched together. Measured with `benchmarks.kernels keys`."""
 _ENTRIES: Final = 0xFE
 """Bit mask of the words of a bucket that are entries."""
 _FINGERPRINT: Final = signed(2**64 - 1 - ROW_MASK)
@@ -41,7 +41,7 @@ _WHOLE: Final = -1
 _MISSING: Final = -1
 _FARTHER: Final = -2
 _UNCLEAR: Final = -3
-"""Results in place of a row: the key is missing, may be in a later bucket, or in another entry of this bucket."""
+"""Results instead of a row: the key is missing, may be in a later bucket, or may be in another entry of this bucket."""
 _block_words: Final = stack_words(BLOCK)
 _block_bounds: Final = stack_words(2 * BLOCK)
 

@@ -20,7 +20,7 @@ from app.tensors.gather_call import Device, Encoding, OutOfBounds, OutputDType
 from app.tensors.operator_signature import Reduction, Signature
 
 RESIDENT: Final = "Name of a resident tensor: `NAME` for its current version, `NAME@7` for version 7, or an alias"
-"""OpenAPI's description of a member that names a resident tensor."""
+"""OpenAPI's description of a member that holds the name of a resident tensor."""
 OUT_OF_BOUNDS_DESCRIPTION: Final = (
     "How to treat an index component that is out of bounds after the dialect's own wrap: report an error; use the "
     "nearest valid index (`clip`) or the index modulo the size of the axis (`wrap`); or fill its whole slice (`fill`)."
@@ -72,7 +72,7 @@ KEY_MEMBERS: Final[dict[str, Any]] = {
     "missing_row": (RowForMissing, ABSENT),
     "found": (AsksForFound, False),
 }
-"""The members that go with `keys` in a model. `model_fields_set` tells which of them a request has."""
+"""The members that go with `keys` in a model. `model_fields_set` says which of them a request has."""
 
 
 _BATCH_DIMS: Final = (

@@ -29,7 +29,9 @@ Model = TypeVar("Model", bound=BaseModel)
 _UNKNOWN: Final = "extra_forbidden"
 _NO_UNICODE: Final = "string_unicode"
 _MANY: Final = 32
-"""With more faults than this, most are unknown members, which pydantic takes longer to report than JSON to parse."""
+"""If there are more faults than this, most are unknown members, which take pydantic longer to report than JSON takes to
+parse.
+"""
 
 _NOT_RENAMED: Final[Mapping[str, str]] = {}
 OBJECT: Final = Detail("{name} must be an object")

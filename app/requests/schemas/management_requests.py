@@ -13,9 +13,9 @@ from app.requests.schemas.invalid_fields import validate_document
 from app.requests.schemas.member_types import ABSENT, Detail, JsonInteger, JsonString, RequestModel
 
 MOST_ALIASES: Final = 100
-"""Most aliases in one request. They move in one transaction, for which etcd allows 128 puts."""
+"""Maximum number of aliases in one request. They move in one transaction, for which etcd allows 128 puts."""
 MOST_BYTES: Final = MOST_ALIASES << 10
-"""Bytes of the largest body: each alias with longest names and ETags takes about 500."""
+"""Size of the largest body in bytes: an alias with the longest names and ETags takes about 500."""
 _MEMBER: Final = "aliases"
 _TARGET: Final = Detail("tensor must be a string, the version that the alias points to, such as 'items@7'")
 _ALIASES: Final = Detail(f"aliases must be an object with 1 to {MOST_ALIASES} members, from aliases to versions")
@@ -85,7 +85,7 @@ def alias_moves(document: Any) -> Iterator[AskedMove]:
 
 
 MOST_REPLICAS: Final = 100
-"""Most shards that may hold a copy of each row range."""
+"""Maximum number of shards that may hold a copy of each row range."""
 _NUMBER: Final = Detail(f"replicas must be an integer from 1 to {MOST_REPLICAS}")
 
 

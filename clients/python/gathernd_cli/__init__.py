@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 _UNWRITABLE: Final = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
-"""Errors of writing to standard output. An OSError with a file name is about that file instead."""
+"""Errors of writing to standard output. An OSError with a file name concerns that file instead."""
 
 
 def main() -> None:
