@@ -12,7 +12,7 @@ _WEIGHT: Final = re.compile(rb"[ \t]*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)[ \t]*")
 
 
 def media_weights(accept: bytes) -> dict[bytes, float]:
-    """Return the weight of each media type or range in the field, in order; 0 if the weight is not a number.
+    """Return the weight of each media type or range in the field, in order. The weight is 0 if it is not a number.
 
     Parameters other than the weight are ignored; if a type is repeated, its first weight counts.
     """
@@ -30,7 +30,7 @@ def media_weights(accept: bytes) -> dict[bytes, float]:
 
 
 def preferred_type(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> bytes:
-    """Return the media type of `offered` with the greatest weight, by its name or by a range such as `*/*`.
+    """Return the media type in `offered` with the greatest weight, whether by its name or by a range such as `*/*`.
 
     `otherwise`, one of `offered`, wins ties.
     """
@@ -59,7 +59,7 @@ def accepted_types(accept: bytes, offered: Iterable[bytes], otherwise: bytes) ->
 
 
 def prefers_page(accept: bytes) -> bool:
-    """Return True if the field names HTML, as browsers do, and prefers no other type."""
+    """Return True if the field lists HTML, as that of browsers does, and prefers no other type."""
     weights = media_weights(accept) if b"text/html" in accept else {}
     html = weights.get(b"text/html", 0.0)
     return html > 0 and html >= max(weights.values())

@@ -15,7 +15,7 @@ from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 
 STEP: Final = 1 << 18
-"""Maximum number of bytes to decompress at a time; zlib holds them twice."""
+"""Maximum number of bytes to decompress at a time; zlib holds two copies of them."""
 _SENT: Final = 1 << 16
 """Maximum number of input bytes per call of zlib, which copies any unused input for the next call."""
 _MAGIC: Final = b"\x1f\x8b"

@@ -20,7 +20,7 @@ from app.errors import CATALOGUE, CODES, Code
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
 
-# ONNX first, because most callers use it.
+# ONNX comes first, because most callers use it.
 _TEXTS: Final = sorted((text for row in OPERATORS.values() for text in row.texts), key=lambda text: text[:4] != "ONNX")
 _DESCRIPTION: Final = (
     f"Gathers slices of a tensor by index and scatters updates into one, exactly as {', '.join(_TEXTS[:-1])} and "
@@ -89,7 +89,7 @@ _BEARER: Final = {
 
 
 def openapi_document() -> Described:
-    """Return the OpenAPI description of the whole service. Takes most of a second."""
+    """Return the OpenAPI description of the whole service. This takes most of a second."""
     app = FastAPI(**_ABOUT, separate_input_output_schemas=False)
     for method, route in OPERATIONS.values():
         _describe(app, method, route, route.operations[method])

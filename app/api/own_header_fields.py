@@ -3,8 +3,8 @@
 X-Gathernd-Timeout is the caller's own deadline, after which a waiting gather is refused. The service's deadline is the
 setting GATHERND_DEADLINE; the shorter of the two applies.
 
-X-Gathernd-Node names the shard that a request is meant for. A shard's address may previously have belonged to another
-shard, and callers may still use it to reach that one, so a shard refuses every request meant for another shard.
+X-Gathernd-Node identifies the shard that a request is meant for. A shard's address may previously have belonged to
+another shard, and callers may still use it to reach that one, so a shard refuses every request meant for another shard.
 
 X-Gathernd-Sequence is the lowest sequence number of a range's data that a reader accepts. A range that accepts scatters
 has a sequence number, which is the last part of its ETag. A router requests at least the sequence number that its
@@ -44,7 +44,10 @@ def with_deadline(handler: Handler, seconds: float) -> Handler:
 
 
 def _suggested_seconds(field: bytes) -> str:
-    """Return the number at the start of an invalid field, for a hint; in seconds if it has the unit s or ms."""
+    """Return the number at the start of an invalid field, for a hint.
+
+    It is converted to seconds if it has the unit s or ms.
+    """
     match = re.match(rb"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms)?", field)
     if match is None:
         return "0.25"

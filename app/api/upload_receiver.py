@@ -119,7 +119,7 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
         upload: Upload = await asyncio.shield(working)
         return upload
     except BaseException:
-        # Wait for the thread even if the request is cancelled: once the files are closed, other files may reuse their
+        # Wait for the thread even if the request is canceled: once the files are closed, other files may reuse their
         # descriptors.
         if working is not None:
             await asyncio.wait([working])

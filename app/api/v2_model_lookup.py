@@ -95,7 +95,7 @@ class Models:
         check_writable(DTYPES[dtype])
 
     def versions(self, name: str) -> list[str]:
-        """Return the versions of a model, oldest first; empty if there is no such model."""
+        """Return the versions of a model, oldest first. There are none if there is no such model."""
         if name in _MODELS:
             return [VERSION]
         store = self.service.store

@@ -30,9 +30,9 @@ class UntilCompiled(Generic[_P, _R]):
 
     @property
     def is_overtaken(self) -> bool:
-        """Return whether the compiled function is ready while others are still being compiled.
+        """Whether the compiled function is ready while others are still being compiled.
 
-        If so, `plain` passes the rest of its work to the compiled function.
+        When this is True, `plain` passes the rest of its work to the compiled function.
         """
         return UntilCompiled.are_due and self.run is not self.plain
 

@@ -55,7 +55,9 @@ NO_STRINGS: Final = "strings cannot be held by a GPU"
 
 
 class Size(NamedTuple):
-    """Items that a gather picks and bytes that it copies, or a threshold for both (infinity: never reached)."""
+    """The numbers of items that a gather picks and of bytes that it copies, or a threshold for both (infinity: never
+    reached).
+    """
 
     items: float
     bytes: float
@@ -158,7 +160,9 @@ class Decision:
     routes: tuple[ConsideredRoute, ...]
     """Every route, in the order of `ROUTES`: the choice is the first open one."""
     missed_bytes: int
-    """Bytes of memory that the gather reads here but would read on a GPU that had a copy of the data; else 0."""
+    """Number of bytes that the gather reads from host memory but that a GPU with a copy of the data would read instead;
+    else 0.
+    """
     refused: str | None
     """Why the requested device cannot run the gather; None if it can."""
     depends_on_request: bool
@@ -171,7 +175,7 @@ class Decision:
 
     @property
     def fallback(self) -> ChosenRoute:
-        """The route if the device fails: the route without a GPU, on a thread instead of the event loop."""
+        """The route to use if the device fails: the route without a GPU, on a thread instead of the event loop."""
         return ChosenRoute("split" if self.cpu.parts > 1 else "thread", self.cpu.parts)
 
 
@@ -288,7 +292,7 @@ class BackendChooser:
             return "gpu", "the request asks for the device gpu"
         may_use_gpu = has_gpu and facts.device == "auto"
         if self.force_route is not None:
-            # A route is possible if its size was checked.
+            # A route is possible only if its size was checked.
             split_is, loop_is = split.threshold is not None, loop.threshold is not None
             possible = {"gpu": may_use_gpu, "split": split_is, "loop": loop_is, "thread": True}
             if possible[self.force_route]:

@@ -2,7 +2,7 @@
 
 `choose_backend` decides which gathers run there. A resident tensor is copied to the device
 
-- at once, for a request with the device gpu;
+- immediately, for a request with the device gpu;
 - in the background, under `auto`, once gathers have read as many bytes from host memory as the copy holds, counting
   only reads that a copy would have saved. For any sequence of requests, the total cost is then at most twice the
   optimum.
@@ -36,7 +36,7 @@ from app.tensors.tensor import Tensor
 logger = logging.getLogger("gathernd")
 
 THREADS: Final = 4
-"""Concurrent gathers, equal to the number of the device's streams."""
+"""Number of concurrent gathers, equal to the number of the device's streams."""
 _MAX_REMEMBERED: Final = 4096
 _WARN_INTERVAL_S: Final = 60.0
 

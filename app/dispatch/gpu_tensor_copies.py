@@ -1,4 +1,4 @@
-"""Copies of resident tensors on the GPU, made on demand and evicted in LRU order when device memory is short.
+"""Copies of resident tensors on the GPU, created on demand and evicted in LRU order when device memory is short.
 
 The key of a copy is the ETag of its data: the upload's content id and the number of scatters since. An ETag never
 identifies two versions, so a copy is never stale. `sweep` drops copies whose ETag no longer belongs to any tensor.

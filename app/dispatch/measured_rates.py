@@ -45,7 +45,7 @@ _FAR_BYTES: Final = 1 << 26
 """Size in bytes of data that exceeds any cache of a core."""
 _ITEM: Final = 4
 _ROW: Final = 4096
-"""Bytes of the slices for the rate of items, and for the rate of bytes."""
+"""Slice sizes in bytes for measuring the rate of items and the rate of bytes."""
 _ITEMS: Final = 1 << 16
 _ROWS: Final = 1 << 10
 _SHORT_ITEMS: Final = 1 << 13
@@ -81,7 +81,7 @@ def machine_rates(kernel: Kernel, cache_dir: Path, *, refresh: bool = False) -> 
 
 
 def measure(kernel: Kernel) -> Rates:
-    """Measure the kernel on items from a cache and from memory, on rows, and in another thread."""
+    """Measure the kernel with items from a cache, with items from memory, with rows, and in another thread."""
     source = np.random.default_rng(1)
     data = np.ones(_FAR_BYTES // 4, np.uint32)
 

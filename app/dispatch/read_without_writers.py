@@ -13,7 +13,9 @@ from app.errors import GatherError
 from app.tensors.tensor import Tensor
 
 RunInLockThread = Callable[[str, Callable[[], None]], Awaitable[None]]
-"""Runs a function that may wait for the lock of the named tensor in a thread, so as not to block other tensors."""
+"""Runs a function in a thread, so as not to block other tensors; the function may wait for the lock of the named
+tensor.
+"""
 _MAX_TIMEOUT_S: Final = 1e6
 """Longer than any request may wait, and within the range of the event loop's clock."""
 
@@ -38,7 +40,7 @@ class ResidentTensor(ExcludesWriters, Protocol):
 
     @property
     def is_consistent(self) -> bool:
-        """Return whether everything read since this object was created belongs to one version, that of `etag`."""
+        """Whether everything read since this object was created belongs to one version, that of `etag`."""
         ...
 
     def refreshed(self) -> Self:
@@ -86,7 +88,7 @@ class _AbandonableContext:
         self.entered = False
 
     def enter(self) -> None:
-        """Enter the context, then leave it at once if `leave` has been called. Blocks."""
+        """Enter the context, and leave it immediately if `leave` has been called. Blocks."""
         self._context.__enter__()
         with self._lock:
             self.entered = not self._left

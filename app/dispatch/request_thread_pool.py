@@ -62,14 +62,14 @@ class RequestThreadPool:
 
     @property
     def full(self) -> bool:
-        """Return whether the first call of a request would be refused."""
+        """Whether the first call of a request would be refused."""
         return self._free <= 0
 
     async def run(self, work: Callable[[], Result], request: ServedRequest | None = None) -> Result:
         """Run `work` in a thread, for `request` if it is given.
 
-        Raises overloaded if too many calls wait or this one has waited too long, deadline_exceeded if the request's
-        deadline passes while it waits, not_ready after `close`, and ClientGone if the client disconnects.
+        Raises overloaded if too many calls are waiting or this one has waited too long, deadline_exceeded if the
+        request's deadline passes while it waits, not_ready after `close`, and ClientGone if the client disconnects.
         """
         if self._closed:
             raise GatherError("not_ready", "the service is stopping", retry_after=1)
@@ -180,7 +180,7 @@ class _PoolCall:
         self.drop(ClientGone())
 
     def drop(self, reason: Exception) -> None:
-        """Fail the call with `reason` and free its place, unless it has started. Call it on the event loop."""
+        """Fail the call with `reason` and free its place, unless it has started. Call this on the event loop."""
         with self._lock:
             if self._begun or self._dropped or self.future.done():
                 return

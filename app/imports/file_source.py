@@ -35,7 +35,7 @@ class FileSource:
         return await asyncio.to_thread(self._open)
 
     def _open(self) -> bytes:
-        with self._lock:  # `close` always follows, even if `open` was cancelled
+        with self._lock:  # `close` always follows, even if `open` was canceled
             return self._open_checked()
 
     def _open_checked(self) -> bytes:

@@ -112,7 +112,7 @@ class ImportSteps:
 
     @property
     def is_pulled(self) -> bool:
-        """Return whether shards read the items. If they do, call `take_pulled` instead of `take`."""
+        """Whether shards read the items. If they do, call `take_pulled` instead of `take`."""
         return self._upload is not None and self._upload.is_pulled
 
     def take_pulled(self) -> bool:

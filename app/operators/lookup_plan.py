@@ -77,8 +77,8 @@ Described = tuple[DType, tuple[int, ...]]
 class LookupPlan:
     """The features, and the outputs of the response. `shapes` are the shapes of the features' own outputs.
 
-    Kernels write the outputs `written`. They are the outputs of the response unless the request asks for another type.
-    In that case each feature is written separately, with sums of two-byte floats in float32, so that each item is
+    Kernels write the outputs `written`. They are the outputs of the response unless the request specifies another type.
+    In that case, each feature is written separately, with sums of two-byte floats in float32, so that each item is
     rounded only once.
     """
 

@@ -76,7 +76,7 @@ class BodyReader(asyncio.BufferedProtocol):
                     exchange.message_event.set()
         if not self._missing and connection.parser is not None:
             self._view = None
-            # The old parser still waits for the body, so use a new one. Nothing of the next request has been read.
+            # The old parser is still waiting for the body, so use a new one. None of the next request has been read.
             connection.parser = httptools.HttpRequestParser(connection)
             connection.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             connection.transport.set_protocol(connection)

@@ -23,7 +23,7 @@ from app.telemetry.shared_counters import Counters, SlotHeader
 logger = logging.getLogger("gathernd")
 
 _YIELD_S: Final = 0.003
-"""Seconds that a worker waits before it accepts a connection if another worker has fewer."""
+"""Seconds that a worker waits before it accepts a connection if another worker has fewer connections."""
 _PAUSE_S: Final = 0.5
 """Seconds to pause accepting after an error such as a lack of file descriptors."""
 _ACTIVE_S: Final = 1.0
@@ -62,7 +62,7 @@ class Acceptor:
         self.accepting = False
 
     def start(self) -> None:
-        """Begin to accept connections; the sockets already listen."""
+        """Begin to accept connections. The sockets are already listening."""
         for listener in self._listeners:
             listener.setblocking(False)
         self.accepting = True

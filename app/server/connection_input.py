@@ -102,8 +102,8 @@ class TimedFlowControl(FlowControl):
     """Flow control that records when reading last resumed, as `resumed` in seconds of `monotonic` (0.0 before any
     pause).
 
-    Nothing is read while `holds` is set (received bytes wait to be parsed) or `paused` is set (parsed bytes wait for
-    the application).
+    Nothing is read while `holds` is set (received bytes are waiting to be parsed) or `paused` is set (parsed bytes are
+    waiting for the application).
     """
 
     resumed = 0.0
@@ -127,7 +127,7 @@ class TimedFlowControl(FlowControl):
         super().pause_reading()
 
     def resume_reading(self) -> None:
-        """End `pause_reading`. Reading resumes unless input still waits to be parsed."""
+        """End `pause_reading`. Reading resumes unless input is still waiting to be parsed."""
         self.paused = False
         if self.read_paused:
             self._resume()
@@ -139,7 +139,7 @@ class TimedFlowControl(FlowControl):
 
 
 class InputTurns:
-    """The connections that wait for the next turn of the event loop, and the time left in the current turn.
+    """The connections that are waiting for the next turn of the event loop, and the time left in the current turn.
 
     Each connection is represented by a function that processes one request, or one piece, and enqueues itself again if
     more is left.

@@ -30,7 +30,7 @@ class Connection(HttpToolsProtocol):
         raise NotImplementedError
 
     def is_idle(self, now: float, seconds: float) -> bool:
-        """Return whether no request is in flight, every response has been sent, and nothing arrived for `seconds`
+        """Return whether no request is in flight, every response has been sent, and nothing has arrived for `seconds`
         seconds.
         """
         raise NotImplementedError

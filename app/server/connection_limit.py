@@ -22,7 +22,7 @@ from app.telemetry.shared_counters import Counters
 IDLE_S: Final = 1.0
 """Seconds without bytes after which a connection is idle.
 
-With a shorter time, a client might be sending just when its connection is closed.
+If the time were shorter, a client might be sending just when its connection is closed.
 """
 SPARE: Final = 64
 """Upper bound on the connections beyond the limit that stay open until they are refused."""

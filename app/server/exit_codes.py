@@ -1,4 +1,4 @@
-"""Exit codes of a service that fails to start; 0 is a clean stop."""
+"""Exit codes of a service that fails to start. 0 means a clean shutdown."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ class Http1Connection(Connection):
         if self._may_feed():
             self.refuse(error)
             return
-        # Close after the current response; the client then resends the requests that are dropped here.
+        # Close after the current response. The client then resends the requests that are dropped here.
         Http1Connection.count_refusal(error, random_id(), self.client[0] if self.client else None)
         self.cycle.keep_alive = False
         self.waiting.clear()
@@ -402,7 +402,7 @@ class Http1Connection(Connection):
             raise self.limit.refusal()
 
     def _default_fields(self) -> bytes:
-        """Return the server's own header fields (Date) as bytes. uvicorn makes a new list of them every second."""
+        """Return the server's own header fields (Date) as bytes. uvicorn builds a new list of them every second."""
         fields = self.server_state.default_headers
         if Http1Connection._defaults[0] is not fields:
             Http1Connection._defaults = fields, b"".join(b"%b: %b\r\n" % field for field in fields)
@@ -529,7 +529,7 @@ class Http1Connection(Connection):
         return given if REQUEST_ID.fullmatch(given) else random_id()
 
     def is_idle(self, now: float, seconds: float) -> bool:
-        """Return whether no request is in flight, every response has been sent, and nothing arrived for `seconds`
+        """Return whether no request is in flight, every response has been sent, and nothing has arrived for `seconds`
         seconds.
         """
         if self.lingering is not None or self.in_header or self.waiting.data or now - self.last_received < seconds:

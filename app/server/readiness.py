@@ -19,7 +19,7 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """Return whether new requests should be sent here."""
+        """Whether new requests should be sent here."""
         return not self.waiting_for and not self.draining
 
     def check(self) -> None:

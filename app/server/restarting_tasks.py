@@ -68,7 +68,7 @@ class BackgroundTasks:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Run `function(*arguments)` in a thread. If cancelled, still waits until the thread has finished."""
+    """Run `function(*arguments)` in a thread. If it is canceled, it still waits until the thread has finished."""
     call = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:
         return await asyncio.shield(call)

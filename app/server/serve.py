@@ -2,11 +2,11 @@
 
 On SIGTERM or SIGINT the shutdown takes these steps:
 
-1. /readyz answers 503, and every response has `Connection: close`, so that clients leave. New connections are still
-   accepted for DRAIN_DELAY, so that load balancers have time to notice.
-2. New connections are no longer accepted. Running requests are answered. An idle connection is closed once no request
-   has arrived on it for QUIET_S; if it were closed immediately, as uvicorn does, its client might just be sending one.
-3. After DRAIN_TIMEOUT, requests that are still running are cut off. The exit code is 0.
+1. /readyz returns 503, and every response has `Connection: close`, so that clients leave. New connections are still
+accepted for DRAIN_DELAY, so that load balancers have time to notice. 2. New connections are no longer accepted. Running
+requests are answered. An idle connection is closed once no request has arrived on it for QUIET_S; if it were closed
+immediately, as uvicorn does, its client might just be sending one. 3. After DRAIN_TIMEOUT, requests that are still
+running are cut off. The exit code is 0.
 
 A second signal ends the delay, and a second SIGINT also cuts off running requests. A service that cannot start, or
 cannot prepare its kernels, exits with 3.
@@ -48,7 +48,7 @@ _STEP_S: Final = 0.02
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with the start and the shutdown described in the module's docstring.
+    """uvicorn's server with the startup and the shutdown described in the module's docstring.
 
     `exit_at` is the time when the shutdown delay ends, or None before a shutdown. `cut` means that running requests are
     cut off, and `failed` means that the service could not prepare its kernels.
@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
         self.options = options
         self.application: ServedApplication = config.app  # type: ignore[assignment]
         self.acceptor: Acceptor | None = None
-        self.servers = []  # the acceptor accepts connections in place of asyncio servers
+        self.servers = []  # the acceptor accepts connections instead of asyncio servers
         self.exit_at: float | None = None
         self.cut = False
         self.failed = False
@@ -164,7 +164,7 @@ class Server(uvicorn.Server):
             self.end_drain(cut=sig == signal.SIGINT)
 
     def drain(self) -> None:
-        """Begin a shutdown with a drain."""
+        """Begin a shutdown, which starts with a drain."""
         self.application.readiness.draining = True
         self.leave(self.options.settings.drain_delay)
 
@@ -179,7 +179,7 @@ class Server(uvicorn.Server):
     def end_drain(self, *, cut: bool) -> None:
         """End the shutdown delay and, with `cut`, also cut off running requests.
 
-        uvicorn's own handling would exit without its shutdown.
+        uvicorn's own handling would exit without performing its shutdown.
         """
         self.should_exit = True
         self.cut = self.cut or cut

@@ -37,7 +37,7 @@ class _WriteProgress(NamedTuple):
 
 
 async def sweep(connections: set[Any], interval: float = 1.0) -> None:
-    """Check all connections every `interval` seconds. Runs until it is cancelled."""
+    """Check all connections every `interval` seconds. Runs until it is canceled."""
     answers: dict[Http1Connection, _WriteProgress] = {}
     while True:
         await asyncio.sleep(interval)

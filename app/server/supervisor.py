@@ -17,12 +17,12 @@ The end of the stream means that the other process has ended. So the parent noti
 workers whose parent has died finish their requests and exit.
 
 At startup, the first worker accepts connections immediately, to answer /livez, and compiles the kernels for all. The
-other workers wait for it. When all are warm, they all accept connections, and /readyz returns 200. From then on no
+other workers wait for it. When all are warm, they all accept connections, and /readyz returns 200. From then on, no
 request reaches a worker that is not ready, so responses do not depend on the worker. If a worker fails at this stage,
 the parent exits with 3.
 
 After startup, the remaining workers keep serving, and the parent retries a failed start after a pause. If no worker is
-left, the port refuses connections rather than let clients wait. After GIVE_UP_AFTER consecutive failures the parent
+left, the port refuses connections instead of letting clients wait. After GIVE_UP_AFTER consecutive failures, the parent
 exits with 3 and leaves the decision to its own supervisor. A worker reads its settings from a file in memory
 (`WorkerStart`).
 
@@ -187,7 +187,7 @@ class Supervisor:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
 
-    # Starting workers, and what they report
+    # Starting workers, and their reports
 
     def _start(self, *, first: bool = False, replaces: Worker | None = None) -> None:
         taken = {worker.slot for worker in self._workers} | {0}

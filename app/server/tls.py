@@ -3,10 +3,10 @@
 Every new handshake uses the files as last read. If they cannot be used (for example a certificate and key that do not
 match while one of them is being replaced), the last good ones stay in use.
 
-A renewed pair gets a new context. OpenSSL keeps one pair for each kind of key, RSA and elliptic curves; in the old
-context a pair of the other kind would stay available to clients that prefer it.
+A renewed pair gets a new context. OpenSSL keeps one pair for each kind of key, RSA and elliptic curves. In the old
+context, a pair of the other kind would remain available to clients that prefer it.
 
-Python's ssl module gives the expiry only for a peer's certificate, so `expiry` parses the DER. A certificate begins
+Python's ssl module returns the expiry only for a peer's certificate, so `expiry` parses the DER. A certificate begins
 (RFC 5280, 4.1) with
 
     SEQUENCE { SEQUENCE { [0] version, INTEGER serial, SEQUENCE signature, SEQUENCE issuer,
@@ -44,7 +44,7 @@ _ALPN: Final = ("http/1.1",)
 class BadTls(Exception):
     """The certificate, key or authorities cannot be used.
 
-    The text says which and why, but never includes their content.
+    The message says which one and why, but never includes its content.
     """
 
 
@@ -111,7 +111,7 @@ class Tls:
     async def watch(self, interval: float = 1.0) -> None:
         """Watch the files and reload them when they are renewed, checking every `interval` seconds.
 
-        Runs until cancelled.
+        Runs until canceled.
         """
         await self.watcher.watch(self.take, interval)
 

@@ -48,7 +48,7 @@ class Permissions:
 class UnixSocket:
     """A path at which the service listens. `setting` is the environment variable that sets it, for messages.
 
-    The socket is bound to `folder_address`, and `put_in_place` moves it to its path. Used as a context manager, it
+    The socket is bound to `folder_address`, and `put_in_place` moves it to its path. When used as a context manager, it
     removes the file at the end.
     """
 
@@ -66,8 +66,9 @@ class UnixSocket:
             self._folder = Path(tempfile.mkdtemp(prefix=".gathernd-", dir=self.path.parent))
         except OSError as error:
             raise self._refusal(error.strerror or "the folder cannot be written to") from None
-        # The path through the descriptor is short even if the folder's is long. It stays open until the process ends,
-        # because gRPC removes its socket's file when its server ends; by then there is none at this address.
+        # The path through the descriptor is short even if the folder's is long. The descriptor stays open until the
+        # process ends, because gRPC removes its socket's file when its server ends. By then, there is no file at this
+        # address.
         self._folder_fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:

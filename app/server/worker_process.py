@@ -30,7 +30,7 @@ class WorkerStart:
     It is passed in a file in memory, because arguments and environment variables have size limits. `listeners`,
     `channel` and `counters` are file descriptors, and `slot` is the worker's slot in the counters. The rest is for the
     program that creates the application: all settings (the environment is ignored), the token that opens the store,
-    gRPC's addresses, and the last good files of keys, TLS and a router.
+    gRPC's addresses, and the last good key files, TLS files and files of a router.
     """
 
     settings: dict[str, Any]
@@ -141,13 +141,15 @@ class WorkerServer(Server):
         """Shut down like a single process, once any startup in progress has finished."""
         self.stop_listening()
         if self._starting is not None:
-            await asyncio.wait((self._starting,))  # a socket that does not listen yet could not be stopped
+            await asyncio.wait((self._starting,))  # a socket that is not listening yet could not be stopped
         await super().shutdown(sockets)
         if self._beating is not None:
             self._beating.cancel()
 
     async def _show_heartbeat(self) -> None:
-        """Show the parent that this worker's event loop runs, from startup until its last request has finished."""
+        """Show the parent that this worker's event loop is running, from startup until its last request has
+        finished.
+        """
         while True:
             await asyncio.sleep(_BEAT_S)
             self._counters.header[SlotHeader.HEARTBEAT] += 1

@@ -64,7 +64,7 @@ class CallResources:
         self.outputs = OutputBufferPool(min(budget.total // 8, MAX_KEPT_BYTES))
 
     def use_gpu(self, gpu: Gpu, *, always: bool = False) -> None:
-        """Allow gathers to run on `gpu` until it fails. `always` sends it every gather whose data it can hold."""
+        """Allow gathers to run on `gpu` until it fails. With `always`, it gets every gather whose data it can hold."""
 
         def stop(why: str) -> None:
             self.chooser = replace(self.chooser, no_gpu=why)

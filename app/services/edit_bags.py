@@ -101,7 +101,7 @@ def _unit_weight(feature: Feature) -> Any:
 
 
 def _equal_strings(strings: PackedStrings, frame: bytes) -> NDArray[np.bool_]:
-    """Return a mask of the strings that have this frame."""
+    """Return a mask of the strings whose frame equals `frame`."""
     wanted = np.frombuffer(frame, np.uint8)
     found = np.zeros(strings.array.size, np.bool_)
     inside = np.flatnonzero(strings.array + wanted.size <= strings.octets.size)

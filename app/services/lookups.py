@@ -279,8 +279,8 @@ class Lookups(Runner):
             request.memory.charge(REPLACED_BYTES * items)
             replacements = await pool.run_unless(few, lambda: replaced_indices(call, plan, found), request)
             indices = [one.indices for one in replacements]
-            # If there are no bags, no row is filled. A table without rows may have rows of any size, so no fill row is
-            # allocated for it.
+            # If there are no bags, no row is filled. In that case, no fill row is allocated, because a table without
+            # rows may have rows of any size.
             rows_written = [feature.output_rows for feature in plan.features]
             filled = [one.filled if some else None for one, some in zip(replacements, rows_written, strict=True)]
             replaced = [one.replaced for one in replacements]

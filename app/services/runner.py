@@ -28,7 +28,7 @@ class Explanation(NamedTuple):
     data: Sequence[Tensor]
     """The call's data, or the table of each feature of a lookup."""
     outputs: Mapping[str, tuple[DType, tuple[int, ...]]]
-    """Types and shapes by output name. Empty for a sparse gradient, whose shapes depend on the values."""
+    """Types and shapes by output name. This is empty for a sparse gradient, whose shapes depend on the values."""
     plan: Plan | LookupPlan
     decision: Decision
     residents: Sequence[Resident] = ()
@@ -36,11 +36,13 @@ class Explanation(NamedTuple):
     inputs: Mapping[str, tuple[Tensor, object]] = NO_INPUTS
     """The inputs of an operator, each with the value given in the request: a name if it is a resident tensor."""
     shards: Sequence[Sequence[Mapping[str, object]]] = ()
-    """For each of `data` that is in row ranges, the shards that the call needs, as listed in the explanation."""
+    """For each item of `data` that is split into row ranges, the shards that the call needs, as listed in the
+    explanation.
+    """
 
 
 class AnyPrepared(Protocol):
-    """A call whose data is resolved, that is validated and planned, and for which a route is chosen."""
+    """A call that has been validated and planned, whose data is resolved, and for which a route has been chosen."""
 
     @property
     def size(self) -> int:

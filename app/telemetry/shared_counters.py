@@ -35,7 +35,7 @@ NAME_BYTES: Final = 192
 _VALUES: Final = HEADER_WORDS * 8
 _NAMES: Final = _VALUES + CELLS * 8
 _SPARE: Final = CELLS - 64
-"""The first of the cells that are never named.
+"""The first of the cells that never get a name.
 
 When all other cells are taken, further metrics are counted here and are not exposed.
 """

@@ -52,7 +52,7 @@ class Feature:
 
     @property
     def edits_bags(self) -> bool:
-        """Return whether padding or a default row changes the entries of the feature's bags."""
+        """Whether padding or a default row changes the entries of the feature's bags."""
         return self.padding_index is not None or self.default_index is not None
 
     @property

@@ -21,7 +21,7 @@ Described = dict[str, Any]
 Answers = Mapping[int | str, Described]
 """Responses by status."""
 Shown = Mapping[str, tuple[str, Any, Any]]
-"""Examples by name: a summary, a request, its response."""
+"""Examples by name: a summary, a request, and its response."""
 SAFETENSORS: Final = body_formats.SAFETENSORS.decode()
 
 

@@ -91,7 +91,7 @@ class StaticFile(NamedTuple):
     async def send(self, context: RequestContext) -> None:
         """Respond with the file, or with 304 if the request's If-None-Match contains its ETag. Raises invalid_field.
 
-        Browsers cache the file and revalidate it each time, so that an upgrade takes effect at once.
+        Browsers cache the file and revalidate it each time, so an upgrade takes effect immediately.
         """
         fields = (etag_field(self.etag), (b"cache-control", b"no-cache"), *PAGE_FIELDS)
         none_match = read_conditions(context.headers).none_match
