@@ -215,7 +215,7 @@ def create_app(
         if compile_all is None:
             measure()
             return None
-        logger.info("compiling kernels for the first time: requests take longer until this is done")
+        logger.info("compiling kernels for the first time: requests will take longer until this is done")
 
         def compile_and_measure() -> None:
             compile_all()

@@ -115,7 +115,7 @@ def _tls_files(certificate: Path | None, key: Path | None, authorities: Path | N
     if certificate is None and key is None:
         return None
     if certificate is None or authorities is None:
-        raise failure("TLS needs both --tls-cert and --cluster-ca; the files must exist on every machine")
+        raise failure("TLS requires both --tls-cert and --cluster-ca; the files must exist on every machine")
     paths = ("" if path is None else str(path.absolute()) for path in (certificate, key, authorities))
     return ShardTls(*paths)
 
@@ -204,7 +204,7 @@ def cluster_start(
     ] = None,
     cluster_ca: Authorities = None,
     metrics: Annotated[str, typer.Option(help="HOST:PORT on which the reconciler serves its metrics.")] = "",
-    wait: Annotated[float, typer.Option(help="Seconds to wait until all shards serve.")] = 300.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until all shards are serving.")] = 300.0,
 ) -> None:
     """Start a reconciler and one shard on each machine of a Ray cluster, including machines that join later.
 
@@ -228,10 +228,10 @@ def cluster_start(
         _wait_until(
             lambda: len(client.refresh().alive) >= expected,
             wait,
-            f"not all {expected} shards serve",
+            f"not all {expected} shards are serving",
             lambda: _run_on_ray(ray, _problems),
         )
-        typer.echo(f"{len(client.catalogue.alive)} shards serve")
+        typer.echo(f"{len(client.catalogue.alive)} shards are serving")
 
 
 def _launch(given: Mapping[str, Any], launcher: Any) -> int:
@@ -380,7 +380,7 @@ def _tls(authorities: Path | None) -> SSLContext | None:
 @app.command("stop")
 def cluster_stop(ray: Address = "auto") -> None:
     """End all shards and the reconciler on Ray. Stored tables stay on disk, and the next start serves them again."""
-    typer.echo(f"{_run_on_ray(ray, _stop)} shards have ended")
+    typer.echo(f"{_run_on_ray(ray, _stop)} shards have stopped")
 
 
 def _stop(launcher: Any) -> int:

@@ -70,11 +70,11 @@ def store_backup(
             for reference, reason in damaged.reasons.items():
                 typer.echo(f"gathernd: {reference}: {reason}", err=True)
             raise failure(
-                f"{len(damaged.reasons)} versions are damaged, and no backup was made: upload the tensors again or "
-                "remove them, or give --skip-damaged to leave them out"
+                f"{len(damaged.reasons)} versions are damaged, so no backup was made: upload the tensors again or "
+                "remove them, or use --skip-damaged to leave them out"
             ) from None
     for name, reason in done.left_out.items():
-        typer.echo(f"gathernd: left out {name}: {reason}", err=True)
+        typer.echo(f"gathernd: skipped {name}: {reason}", err=True)
     for name, reason in done.kept.items():
         typer.echo(f"gathernd: kept {name} from the previous backup: {reason}", err=True)
     print_fields(

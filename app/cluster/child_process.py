@@ -94,7 +94,7 @@ class ChildProcess:
             if self._answers():
                 answered = time.monotonic()
             elif answered is not None and now - answered > STANDS_STILL_S:
-                logger.warning("process %d no longer answers: killing it", process.pid)
+                logger.warning("process %d no longer responds: killing it", process.pid)
                 process.kill()
                 process.wait()
 

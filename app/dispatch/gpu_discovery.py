@@ -34,7 +34,7 @@ def find_gpu(device: gather_call.Device, workers: int, memory: int | None) -> De
     except ModuleNotFoundError:
         raise NoDevice("this service has no GPU: CuPy is not installed") from None
     except ImportError as error:
-        logger.warning("CuPy is installed and cannot be imported: %s", error)
+        logger.warning("CuPy is installed but cannot be imported: %s", error)
         raise NoDevice("this service has no GPU: CuPy cannot be imported") from None
     found: Device = module.CupyDevice(memory)
     return found

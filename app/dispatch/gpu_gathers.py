@@ -167,7 +167,7 @@ class Gpu:
     def _mark_failed(self, why: str) -> None:
         """Record that the device reported an error. This process does not use it again."""
         if not self._failed:
-            logger.error("the GPU failed and is not used until the service restarts: %s", why)
+            logger.error("the GPU failed and will not be used until the service restarts: %s", why)
             self._failed = True
             self.on_failure(f"the GPU failed: {why}")
             self.copies.clear()

@@ -135,7 +135,7 @@ class UnsentAnswers:
         for one in overdue:
             if one.acknowledged is not None and acknowledged - one.acknowledged < self._least:
                 _reset(connection)
-                logger.info("a gRPC connection of %s is reset: its caller reads no answers", host)
+                logger.info("resetting a gRPC connection of %s: its caller does not read responses", host)
                 break
             one.acknowledged, one.look_at = acknowledged, now + self._pause
 
@@ -154,7 +154,7 @@ class UnsentAnswers:
             self._full_queues[inode] = queue
             return
         _reset(connection)
-        logger.info("a gRPC connection on the Unix socket is reset: its caller reads no answers")
+        logger.info("resetting a gRPC connection on the Unix socket: its caller does not read responses")
 
 
 def _sockets() -> Iterator[socket.socket]:

@@ -101,7 +101,7 @@ class HttpRanges(ABC):
                 return await self._open_whole(stack, answer)
             begin, end, size = _range_of(answer)
             if (begin, end) != (0, min(HEAD_BYTES, size)):
-                raise SourceFailed("the server answers with a different range than requested")
+                raise SourceFailed("the server sent a different range than requested")
             self.size = size
             self._validators = validators_of(answer)
             self.checksum = _checksum_of(answer)
@@ -236,7 +236,7 @@ def _range_of(answer: httpx.Response) -> tuple[int, int, int]:
     """Return the start and end of a response's range, and the size of the whole file. Raises SourceFailed."""
     match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
     if match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
-        raise SourceFailed("the server answers a range without saying which")
+        raise SourceFailed("the server sent a range without saying which")
     return int(match[1]), int(match[2]) + 1, int(match[3])
 
 

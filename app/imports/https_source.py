@@ -48,12 +48,14 @@ class HttpsSource(HttpRanges):
                 url = self._follow_redirect(url, answer.headers.get("location", ""))
                 continue
             if status in LATER:
-                raise Interrupted(f"the server answered {status}", parse_retry_after(answer.headers.get("retry-after")))
+                raise Interrupted(
+                    f"the server responded with {status}", parse_retry_after(answer.headers.get("retry-after"))
+                )
             if status not in (200, 206, 412, 416):
                 if start != self._first:
                     self._url = self._first  # the target of a redirect has expired
-                    raise Interrupted(f"the server answered {status}")
-                raise SourceFailed(f"the server answered {status}")
+                    raise Interrupted(f"the server responded with {status}")
+                raise SourceFailed(f"the server responded with {status}")
             self._url = url
             return answer
         raise SourceFailed(f"there are more than {MAX_REDIRECTS} redirects")
@@ -85,7 +87,7 @@ class HttpsSource(HttpRanges):
         except httpx.TransportError:
             raise connection_cut() from None
         except (httpx.InvalidURL, ValueError):  # httpx parses the field Location as well
-            raise SourceFailed("the server's answer could not be read") from None
+            raise SourceFailed("the server's response could not be read") from None
         stack.push_async_callback(answer.aclose)
         answer.headers.encoding = FIELDS
         return answer

@@ -232,7 +232,7 @@ class ImportJobs:
         except GatherError as problem:
             if problem.code != "shard_unavailable":
                 raise
-            logger.warning("%s is not read by the shards: %s", steps.record.url, problem.detail)
+            logger.warning("the shards do not read %s: %s", steps.record.url, problem.detail)
             await self._run_in_disk_thread(lambda: steps.restart(self._tensors))
             return False
         return True

@@ -113,11 +113,11 @@ class S3Source(HttpRanges):
         try:
             answer = await self._client.send(self._client.build_request(method, signed, headers=fields), stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise Interrupted("the service that has it did not answer") from None
+            raise Interrupted("the service that has it did not respond") from None
         except httpx.TransportError:
             raise connection_cut() from None
         except (httpx.InvalidURL, ValueError):  # httpx parses the field Location as well
-            raise SourceFailed("the answer of the service that has it could not be read") from None
+            raise SourceFailed("the response of the service that has it could not be read") from None
         stack.push_async_callback(answer.aclose)
         answer.headers.encoding = FIELDS
         return answer
@@ -147,7 +147,7 @@ def _check_status(answer: httpx.Response, expected: tuple[int, ...]) -> None:
         return
     if status in LATER:
         raise Interrupted(
-            f"the service that has it answered {status}", parse_retry_after(answer.headers.get("retry-after"))
+            f"the service that has it responded with {status}", parse_retry_after(answer.headers.get("retry-after"))
         )
     if status == 404:
         raise SourceFailed("there is no such object")
@@ -158,7 +158,7 @@ def _check_status(answer: httpx.Response, expected: tuple[int, ...]) -> None:
             f"the service that has it redirects ({status}), which is not followed",
             "Have the operator check AWS_REGION and GATHERND_IMPORT_S3_ENDPOINT.",
         )
-    raise SourceFailed(f"the service that has it answered {status}")
+    raise SourceFailed(f"the service that has it responded with {status}")
 
 
 def _md5_of(etag: str | None, headers: httpx.Headers) -> Checksum | None:

@@ -67,7 +67,7 @@ class WholeAnswer:
                     raise SourceFailed("it has more bytes than its header says")
             except httpx.TransportError:
                 raise SourceFailed(
-                    "the connection was cut, and its server answers no ranges (206) to go on from there",
+                    "the connection was cut, and its server sends no ranges (206) to continue from there",
                     "Send the request again, or download the file, and upload it with PUT.",
                 ) from None
             return content

@@ -146,7 +146,7 @@ class Acceptor:
             if error.errno == ECONNABORTED:
                 return True
             # A lack of file descriptors or memory, or a network error (accept(2)), lasts for a while.
-            logger.error("no connection can be taken: %s", error.strerror)
+            logger.error("no connection can be accepted: %s", error.strerror)
             self._pause(_PAUSE_S)
             return False
         tls = {} if connection.family == socket.AF_UNIX else self._tls()

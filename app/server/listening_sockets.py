@@ -165,7 +165,7 @@ def _bind_one(family: int, address: _Address, port: int, *, alone: bool) -> sock
 def _refusal(host: str, port: int, error: OSError) -> str:
     reason = error.strerror or os.strerror(error.errno or 0)
     if error.errno == errno.EADDRINUSE:
-        hint = f"another program has the port; {_PORT}"
+        hint = f"another program is using the port; {_PORT}"
     elif error.errno in (errno.EACCES, errno.EPERM):
         hint = f"ports below 1024 are mostly for root; {_PORT}"
     else:

@@ -60,7 +60,7 @@ class BackgroundTasks:
                 if monotonic() - started >= self._longest_pause:
                     pause = self._first_pause
                 self._failed(name)
-                logger.exception("the background task %r failed and starts again in %g s", name, pause)
+                logger.exception("the background task %r failed; it will be restarted in %g s", name, pause)
             else:
                 return
             await asyncio.sleep(pause)

@@ -164,7 +164,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
-        logger.info("parent process %d starts %d workers", os.getpid(), self._options.settings.workers)
+        logger.info("parent process %d is starting %d workers", os.getpid(), self._options.settings.workers)
         for watcher in self._watchers:
             Thread(target=_watch, args=(watcher,), daemon=True).start()
         self._start(first=True)
@@ -274,7 +274,7 @@ class Supervisor:
 
     def _on_accepting(self, worker: Worker) -> None:
         worker.accepting_since = monotonic()
-        logger.info("worker %d takes connections", worker.process.pid)
+        logger.info("worker %d is accepting connections", worker.process.pid)
         old, worker.replaces = worker.replaces, None
         if old is not None and old in self._workers:
             old.leave_by = monotonic() + self._options.settings.drain_timeout + _KILL_AFTER_S
@@ -297,7 +297,7 @@ class Supervisor:
         self._group.release(worker.slot)
         if self._stop_by is not None:
             if code != 0 and not worker.killed:
-                logger.error("worker %d ended with %s while it stopped", worker.process.pid, _exit_text(code))
+                logger.error("worker %d ended with %s while stopping", worker.process.pid, _exit_text(code))
                 self._code = self._code or 1
             return
         if worker.leaving and code == 0:
@@ -320,7 +320,7 @@ class Supervisor:
             self._delay_next_start()
 
     def _abandon_restart(self) -> None:
-        logger.error("the restart is given up: the workers that run carry on")
+        logger.error("the restart was abandoned; the running workers continue")
         self._rolling = None
 
     def _delay_next_start(self) -> None:
@@ -329,15 +329,15 @@ class Supervisor:
         self._next_start = monotonic() + pause
         self._failures += 1
         if self._is_serving():
-            logger.error("a worker is missing, and its start is tried again in %g s; the others carry on", pause)
+            logger.error("a worker is missing; another start will be tried in %g s, and the others continue", pause)
             return
         listening_sockets.refuse(self._listeners)
         if self._failures >= GIVE_UP_AFTER:
-            logger.error("no worker is left, and none could be started %d times: giving up", self._failures)
+            logger.error("no worker is left, and %d attempts to start one failed: giving up", self._failures)
             self._code = STARTUP_FAILURE
             self._stop()
         else:
-            logger.error("no worker is left: connections are refused, and a start is tried again in %g s", pause)
+            logger.error("no worker is left: connections are refused; another start will be tried in %g s", pause)
 
     def _is_serving(self) -> bool:
         """Return whether a worker accepts connections or is about to."""
@@ -350,7 +350,7 @@ class Supervisor:
         if self._stop_by is not None:
             if now > self._stop_by:
                 for worker in self._workers:
-                    logger.error("worker %d did not stop in time and is killed", worker.process.pid)
+                    logger.error("worker %d did not stop in time; killing it", worker.process.pid)
                     worker.kill()
                     self._code = self._code or 1
             return
@@ -388,7 +388,7 @@ class Supervisor:
                 worker.last_beat = beat
                 overdue = worker.looks_without_beat >= HANG_LOOKS
             if overdue:
-                logger.error("worker %d hangs and is killed", worker.process.pid)
+                logger.error("worker %d is not responding; killing it", worker.process.pid)
                 worker.kill()
 
     # Signals
@@ -433,7 +433,7 @@ def _watch(watcher: FileWatcher[Any]) -> None:
         sleep(_FILES_S)
         try:
             if watcher.read_if_changed() is not None:
-                logger.info("%s: handed on to workers that start from now on", watcher.name)
+                logger.info("%s: used for workers started from now on", watcher.name)
         except Exception:
             logger.exception("%s: the files could not be looked at", watcher.name)
 

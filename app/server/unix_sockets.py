@@ -159,7 +159,7 @@ class UnixSocket:
                     return
                 if not isinstance(error, BlockingIOError | TimeoutError):
                     raise self._refusal(error.strerror or "the socket there cannot be tried") from None
-        raise self._refusal("another program listens there")
+        raise self._refusal("another program is listening there")
 
     def _refusal(self, reason: str) -> CannotListen:
         return CannotListen(f"cannot listen on {self.path}: {reason}; {self._setting} sets another path")

@@ -103,7 +103,7 @@ class WorkerServer(Server):
             received = b""
         if not received:
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
-            logger.error("the parent process has gone: stopping")
+            logger.error("the parent process has ended: stopping")
             if not self.started:
                 os._exit(STARTUP_FAILURE)
             self.leave()

@@ -28,7 +28,7 @@ BUILD_INFO: Final = (
     "Always 1; the label says which version runs.",
 )
 """Name, labels and help of the metric with the running version."""
-REQUEST_SECONDS: Final = ("gathernd_request_seconds", ("path",), "Seconds from request to answer.")
+REQUEST_SECONDS: Final = ("gathernd_request_seconds", ("path",), "Seconds from request to response.")
 """Name, labels and help of the histogram of request times."""
 CLIENT_GONE: Final = "client_gone"
 """Counted in addition to the codes of the catalogue: the client disconnected before its response."""
@@ -56,16 +56,14 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         "that HTTP would have.",
     ),
     "gathernd_errors": Counter(
-        ("code",), "Errors answered, by code of the catalogue: what was rejected and why.", (*CODES, CLIENT_GONE)
+        ("code",), "Errors answered, by code of the catalogue: what was rejected, and why.", (*CODES, CLIENT_GONE)
     ),
     "gathernd_caller_deadlines": Counter(
         ("path",),
         "Errors deadline_exceeded for which the caller set the deadline, shorter than the service's.",
     ),
     "gathernd_limit_refusals": Counter(("limit",), "Requests refused because of a limit, by the limit's name."),
-    "gathernd_kernel_routes": Counter(
-        ("route",), "Gathers, by the route that they took: loop, thread, split, gpu or shards."
-    ),
+    "gathernd_kernel_routes": Counter(("route",), "Gathers, by route: loop, thread, split, gpu or shards."),
     "gathernd_route_measured_seconds": Counter(
         ("route",), "Seconds that gathers took in the kernel, by the same route."
     ),
@@ -87,7 +85,7 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         "answer was no longer needed, or another replica answered first. The label of an address longer than 128 "
         "characters is its first 111 and a checksum.",
     ),
-    "gathernd_shard_seconds": Counter(("shard",), "Seconds that requests to shards took, added up."),
+    "gathernd_shard_seconds": Counter(("shard",), "Total seconds that requests to shards took."),
     "gathernd_range_scatters": Counter(
         ("outcome",),
         "Scatters that routers sent to this shard as the primary of a range: ok, repeated (its Idempotency-Key was "
@@ -112,10 +110,10 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         (), "Ranges whose primary this shard has become: it committed their logs and accepts scatters."
     ),
     "gathernd_imports": Counter(
-        ("outcome",), "Imports that have ended, by how: done, failed or cancelled.", ("done", "failed", "cancelled")
+        ("outcome",), "Imports that have ended, by outcome: done, failed or cancelled.", ("done", "failed", "cancelled")
     ),
     "gathernd_imported_bytes": Counter((), "Bytes of items that imports have read."),
-    "gathernd_stage_seconds": Counter(("path", "stage"), "Seconds that gathers spent in each stage, added up."),
+    "gathernd_stage_seconds": Counter(("path", "stage"), "Total seconds that gathers spent in each stage."),
     "gathernd_connections_closed_idle": Counter((), "Idle connections closed to make room for new ones."),
     "gathernd_connections_refused": Counter((), "Connections refused because the limit was reached and none was idle."),
     "gathernd_received_bytes": Counter((), "Bytes of request bodies received."),
@@ -143,22 +141,26 @@ SHARD_GAUGES: Final[Mapping[str, str]] = {
 """Gauges that only a shard of a cluster exposes."""
 GAUGES: Final[Mapping[str, str]] = {
     "gathernd_requests_in_flight": "Requests being answered.",
-    "gathernd_requests_limit": "Most requests in progress at once; further ones are refused.",
+    "gathernd_requests_limit": "Maximum number of requests in progress; further ones are refused.",
     "gathernd_connections": "Open connections.",
-    "gathernd_connections_limit": "Most open connections; one more closes an idle one, or is refused.",
+    "gathernd_connections_limit": (
+        "Maximum number of open connections; a further one closes an idle one, or is refused."
+    ),
     "gathernd_queue_depth": "Calls of the thread pool that are running or waiting.",
-    "gathernd_queue_capacity": "Most calls of the thread pool that may run or wait; further ones are refused.",
-    "gathernd_memory_used_bytes": "Bytes of the memory budget that requests and answers hold.",
+    "gathernd_queue_capacity": (
+        "Maximum number of calls of the thread pool that may run or wait; further ones are refused."
+    ),
+    "gathernd_memory_used_bytes": "Bytes of the memory budget that requests and responses hold.",
     "gathernd_memory_budget_bytes": "Bytes of the memory budget.",
     "gathernd_processes": "Processes that answer requests.",
     "gathernd_processes_expected": "Number of processes in the settings; more run while workers are replaced.",
     "gathernd_resident_tensors": "Resident tensors.",
     "gathernd_resident_versions": "Versions of all resident tensors that are kept.",
     "gathernd_aliases": "Aliases of versions of resident tensors.",
-    "gathernd_resident_tensors_damaged": "Versions of resident tensors whose content is known to be damaged.",
+    "gathernd_resident_tensors_damaged": "Versions of resident tensors whose data is known to be damaged.",
     "gathernd_resident_bytes": "Bytes of the resident tensors, all versions of them.",
-    "gathernd_resident_tensors_limit": "Most resident tensors that the store accepts.",
-    "gathernd_resident_bytes_free": "Bytes of resident tensors that quota and disk still have room for.",
+    "gathernd_resident_tensors_limit": "Maximum number of resident tensors that the store accepts.",
+    "gathernd_resident_bytes_free": "Bytes of resident tensors that the quota and the disk still have room for.",
     **SHARD_GAUGES,
     "gathernd_gpu_memory_bytes": "Bytes of the GPU's memory that the service may use; 0 without a GPU.",
     "gathernd_gpu_used_bytes": "Bytes of GPU memory that copies of tensors and gathers hold.",

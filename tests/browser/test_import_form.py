@@ -56,7 +56,7 @@ def test_a_tensor_is_imported_and_listed(page: Any, importing: Server, source: R
 
 def test_an_import_that_is_refused_says_why(page: Any, source: RangeServer) -> None:
     for url, text in (
-        (f"{source.url}/t/missing.npy", "the server answered 404"),
+        (f"{source.url}/t/missing.npy", "the server responded with 404"),
         ("https://elsewhere.example/x.npy", "does not import from this URL"),
         (f"{source.url}/t/many.safetensors", "has 2 tensors"),
     ):

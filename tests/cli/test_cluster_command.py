@@ -182,20 +182,20 @@ def test_start_writes_options_and_launches_what_it_is_given(launcher: Launcher, 
     flags = "--data-dir", "/data", "--shard-bytes", "9999999", "--flag=--threads=1"
     done = run("start", *flags, "--tls-cert", "/own.pem", "--cluster-ca", "/ca.pem", code=1)
     assert "/ca.pem cannot be read" in done.output
-    assert run("start", *flags).stdout.splitlines()[-1] == "2 shards serve"
+    assert run("start", *flags).stdout.splitlines()[-1] == "2 shards are serving"
     assert launcher.launch == {
         "cluster": database.cluster, "folder": "/data", "count": None, "max_bytes": 9999999,
         "flags": ("--threads=1",), "tls": None, "metrics": "",
     }  # fmt: skip
     assert launcher.client.refresh().options.key is not None
     late = run("start", "--shards", "3", "--wait", "0.2", code=1).output
-    assert "not all 3 shards serve" in late
+    assert "not all 3 shards are serving" in late
     assert "c: a shard with this name is already running at 10.0.0.1:1000" in late
     assert "--tls-cert and --cluster-ca" in run("start", "--tls-key", "own.key", code=1).output
 
 
 def test_stop_ends_all(launcher: Launcher) -> None:
-    assert run("stop").stdout == "2 shards have ended\n"
+    assert run("stop").stdout == "2 shards have stopped\n"
 
 
 ON_RAY = """
@@ -220,7 +220,7 @@ cluster_command.app()
 
 @pytest.mark.parametrize(
     ("address", "printed", "code", "said"),
-    [("there", "7 shards have ended\n", 0, ""), ("gone", "", 1, "Ray ended"), ("nobody", "", 1, "answers")],
+    [("there", "7 shards have stopped\n", 0, ""), ("gone", "", 1, "Ray ended"), ("nobody", "", 1, "answers")],
 )
 def test_what_ray_prints_and_how_it_ends_is_kept_apart(address: str, printed: str, code: int, said: str) -> None:
     """Ray prints on standard output, and ends its process with any exit code."""

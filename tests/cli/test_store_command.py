@@ -101,7 +101,7 @@ def test_what_cannot_be_done_is_told_in_a_line(stopped: Path, tmp_path: Path) ->
     assert made.exit_code == 0, made.stderr
     for arguments, text in (
         (("restore", backup, "--store-dir", folder), "has a store already"),
-        (("backup", tmp_path / "service", "--store-dir", folder), "one within the other"),
+        (("backup", tmp_path / "service", "--store-dir", folder), "must not contain each other"),
         (("backup", backup, "--store-dir", tmp_path / "none"), "has no store"),
         (("restore", tmp_path / "none", "--store-dir", tmp_path / "new"), "is not a backup of gathernd"),
         (("check", "--store-dir", tmp_path / "none"), "has no store"),
@@ -132,7 +132,7 @@ def test_damage_is_a_line_with_tabs_in_a_pipe_and_a_table_on_a_terminal(stopped:
     assert "--skip-damaged" in done.stderr
     done = store("backup", tmp_path / "backup", "--store-dir", stopped, "--skip-damaged")
     assert fields(done.stdout)["versions"] == "0"
-    assert "left out items@1" in done.stderr
+    assert "skipped items@1" in done.stderr
 
 
 def on_terminal(*arguments: str) -> tuple[str, int]:

@@ -350,7 +350,7 @@ def test_one_that_was_passed_over_is_asked_again_and_taken_back(caplog: pytest.L
 
     async def work(cluster: Cluster, bad: type[Shard]) -> None:
         caplog.set_level("INFO")
-        while "answers again" not in caplog.text:
+        while "responds again" not in caplog.text:
             assert (await cluster.fetch() == 1).all()
             await asyncio.sleep(0.01)
         assert caplog.text.count("skipping") == 1

@@ -45,13 +45,13 @@ def test_a_worker_that_starts_while_the_files_of_a_router_are_broken_has_what_th
     flags = ("--cluster", str(placed), "--cluster-key-file", str(key), "--cluster-ca", str(authorities))
     with start(*TWO_WORKERS, *flags) as server:
         placed.write_text(map_text("second", 2))
-        until(lambda: f"the map of shards {placed}: handed on to workers" in server.log_text())
+        until(lambda: f"the map of shards {placed}: used for workers" in server.log_text())
         for broken in (placed, key, authorities):
             broken.write_text("")
         parent = server.process.pid
         for worker in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
             os.kill(int(worker), signal.SIGKILL)
-        until(lambda: server.log_text().count("takes connections") == 4, 30)
+        until(lambda: server.log_text().count("is accepting connections") == 4, 30)
         with server.client() as client:
             listed = client.get("/tensors").json()["tensors"]
         assert [one["name"] for one in listed] == ["second"]

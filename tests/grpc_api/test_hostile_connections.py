@@ -76,7 +76,7 @@ def test_answers_that_nobody_takes_stay_charged_and_their_connection_is_reset(sm
         assert connection.wait_closed(120)
     assert becomes(lambda: used(small.http) == 0)
     assert becomes(lambda: is_right(small))
-    assert "its caller reads no answers" in small.http.log_text()
+    assert "its caller does not read responses" in small.http.log_text()
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def test_a_background_task_that_fails_is_counted_and_goes_on_and_no_request_wait
         client = server.shared_client()
         failures = 'gathernd_background_failures_total{task="sweep"} 1.0'
         until(lambda: failures in client.get("/metrics").text)
-        assert "the background task 'sweep' failed and starts again" in server.log_text()
+        assert "the background task 'sweep' failed; it will be restarted" in server.log_text()
         with held(server):
             until(lambda: "the sweep waits" in server.log_text())
             for _ in range(20):

@@ -143,7 +143,7 @@ KEPT = {"1": 1, "2": 3}
 def is_renewed(server: Server, workers: str) -> bool:
     """Whether all workers have renewed files in force, and their parent has them for later ones."""
     text = server.log_text()
-    handed_on = workers == "1" or "TLS: handed on to workers that start from now on" in text
+    handed_on = workers == "1" or "TLS: used for workers started from now on" in text
     return handed_on and text.count("TLS: the renewed files are in force") == int(workers)
 
 
@@ -210,7 +210,7 @@ def test_renewed_authorities_of_clients_are_taken_without_a_restart(
         if workers == "2":
             for worker in server.workers():
                 os.kill(worker, signal.SIGKILL)
-            until(lambda: server.log_text().count("takes connections") == 4)
+            until(lambda: server.log_text().count("is accepting connections") == 4)
         assert [is_let_in(server, number) for number in (0, 1, 0, 1)] == [True, False, True, False]
         authorities.write_bytes(whole)
         until(lambda: is_renewed(server, workers))

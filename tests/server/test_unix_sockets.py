@@ -73,7 +73,9 @@ def test_the_file_of_a_service_that_was_killed_is_replaced(tmp_path: Path) -> No
 def test_a_socket_that_somebody_listens_on_is_refused_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
     with listening(path):
-        with pytest.raises(CannotListen, match=r"a\.sock: another program listens there; GATHERND_UDS sets another"):
+        with pytest.raises(
+            CannotListen, match=r"a\.sock: another program is listening there; GATHERND_UDS sets another"
+        ):
             UnixSocket(path, PRIVATE, "GATHERND_UDS")
         assert connects(path)
     assert list(tmp_path.iterdir()) == [path]
@@ -84,7 +86,7 @@ def test_of_two_that_start_at_once_the_second_is_refused(tmp_path: Path) -> None
     listening(path).close()
     first, second = (UnixSocket(path, PRIVATE, "GATHERND_UDS") for _ in range(2))
     with first, first.listen():
-        with second, pytest.raises(CannotListen, match="another program listens there"):
+        with second, pytest.raises(CannotListen, match="another program is listening there"):
             second.listen()
         assert connects(path)
     assert not list(tmp_path.iterdir())

@@ -60,7 +60,7 @@ def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends
         until(lambda: "the restart has ended" in server.log_text(), 60, "the restart ends")
         assert len(server.workers()) == 2
         assert not set(before) & set(server.workers())
-        assert server.log_text().count("hangs and is killed") == 2
+        assert server.log_text().count("is not responding; killing it") == 2
         assert ask_once(server.port, request()).status == 200
         assert server.stop() == 0, "how a worker ended that had been replaced is no failure of the stop"
 
@@ -71,7 +71,7 @@ def test_a_worker_that_hangs_while_the_service_starts_ends_the_start(start: Star
         hung = server.workers()[-1]
         os.kill(hung, signal.SIGSTOP)
         assert server.process.wait(120) == 3
-        assert f"worker {hung} hangs and is killed" in server.log_text()
+        assert f"worker {hung} is not responding; killing it" in server.log_text()
         assert "the service cannot start" in server.log_text()
         server.process.returncode = 0  # the end that is expected of other servers
 
@@ -90,7 +90,7 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
             assert server.process.poll() is None
         until(lambda: not refuses(server.port), 60, "the port is open again")
         until(lambda: len(server.workers()) == 2, 60, "both workers are back")
-        until(lambda: server.log_text().count("takes connections") == 4, 60, "both take connections")
+        until(lambda: server.log_text().count("is accepting connections") == 4, 60, "both take connections")
         with connected(server.port) as (connection,):
             assert connection.ask(request()).status == 200
             assert connection.ask(request()).status == 200, "the connection stays open"
@@ -103,7 +103,7 @@ def test_a_rolling_restart_for_which_no_worker_can_be_started_leaves_the_old_one
         before = server.workers()
         with no_more_files(server):
             server.process.send_signal(signal.SIGHUP)
-            until(lambda: "the restart is given up" in server.log_text(), 60, "it says so")
+            until(lambda: "the restart was abandoned" in server.log_text(), 60, "it says so")
         assert server.workers() == before
         assert "a worker is missing" not in server.log_text()
         assert "the restart has ended" not in server.log_text()

@@ -182,7 +182,7 @@ def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_last_good_
     kept, removed = (f"Bearer {api_keys.add(file, label, ['gather'])}" for label in ("kept", "removed"))
     with start(*TWO_WORKERS, "--api-keys-file", str(file)) as server:
         api_keys.remove(file, "removed")
-        until(lambda: "keys file: handed on to workers that start from now on" in server.log_text(), 60, "handed on")
+        until(lambda: "keys file: used for workers started from now on" in server.log_text(), 60, "handed on")
         until(lambda: server.log_text().count("keys file: 1 keys in force") == 2, 60, "both workers have read it")
         broken = tmp_path / "broken"
         broken.write_text("broken\n")

@@ -47,7 +47,7 @@ COUNTERS: Final = {
     "pulls_failed": ("gathernd_reconciler_pulls_failed", "Pulls that have failed."),
     "drops": ("gathernd_reconciler_drops", "Segments that shards have dropped."),
     "drops_failed": ("gathernd_reconciler_drops_failed", "Drops that have failed."),
-    "lists_failed": ("gathernd_reconciler_lists_failed", "Requests for a shard's segment list that got no answer."),
+    "lists_failed": ("gathernd_reconciler_lists_failed", "Requests for a shard's segment list that got no response."),
     "flips": ("gathernd_reconciler_flips", "Moves that are recorded in the catalogue."),
 }
 """The name and help text of each metric, by field of `Counts`."""

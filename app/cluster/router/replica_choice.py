@@ -122,7 +122,7 @@ class ReplicaChoice:
         if self._given_up:
             self._given_up.pop(address, None)
         if self._failed and self._failed.pop(address, None) is not None:
-            logger.info("the shard %s answers again", address)
+            logger.info("the shard %s responds again", address)
 
     def keep_only(self, addresses: Collection[str]) -> None:
         """Discard what is known about all other addresses."""

@@ -40,8 +40,8 @@ def check_folder(folder: Path) -> None:
     kind = file_system_of(folder)
     if kind in _NETWORK:
         raise StoreRefused(
-            f"the store {folder} lies on a network file system ({kind}), which does not keep what the store relies on: "
-            "give it a folder on a local disk with GATHERND_STORE_DIR"
+            f"the store {folder} lies on a network file system ({kind}), which does not give the guarantees that the "
+            "store relies on: put the store on a local disk with GATHERND_STORE_DIR"
         )
 
 

@@ -80,7 +80,7 @@ def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> 
     if store_folder.resolve().is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(
         store_folder.resolve()
     ):
-        raise BackupRefused(f"{folder} and the store {store_folder} lie one within the other: give another folder")
+        raise BackupRefused(f"{folder} and the store {store_folder} must not contain each other: use another folder")
     with closing(UnclaimedStore(store_folder)) as store:
         backup_manifest.prepare(folder)
         with backup_manifest.lock_backup(folder):

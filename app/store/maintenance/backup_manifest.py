@@ -68,7 +68,7 @@ def prepare(folder: Path) -> None:
         foreign = [path.name for path in folder.iterdir() if path.name not in _ALLOWED_IN_NEW]
         if foreign:
             raise BackupRefused(
-                f"{folder} is not a backup (it contains {min(foreign)!r}): give an empty folder or a new one"
+                f"{folder} is not a backup (it contains {min(foreign)!r}): use an empty folder or a new one"
             )
         disk_writes.fsync_folder(folder.absolute().parent)
         write_whole_file(folder / MARKER, orjson.dumps({"format": _FORMAT}))
@@ -99,7 +99,7 @@ def lock_backup(folder: Path) -> Iterator[None]:
     fd = open_regular(folder / MARKER)
     try:
         if not try_lock(fd):
-            raise BackupRefused(f"another command works on the backup {folder}: wait until it has ended")
+            raise BackupRefused(f"another command is using the backup {folder}: wait until it has ended")
         yield
     finally:
         fcntl.flock(fd, fcntl.LOCK_UN)

@@ -57,7 +57,7 @@ def restore(folder: Path, store_folder: Path) -> RestoreResult:
     with backup_manifest.lock_backup(folder):
         manifest = backup_manifest.read(folder)
         if manifest is None:
-            raise BackupRefused(f"{folder} is a backup that was not finished: give the command that makes it again")
+            raise BackupRefused(f"{folder} is a backup that was not finished: run the command that makes it again")
         check_folder(store_folder)
         _check_target(store_folder)
         store_folder.mkdir(parents=True, exist_ok=True)
@@ -76,11 +76,11 @@ def _check_target(folder: Path) -> None:
     if not folder.is_dir():
         raise StoreRefused(f"{folder} is not a folder")
     if (folder / "format").exists():
-        raise StoreRefused(f"{folder} has a store already: give an empty folder or a new one")
+        raise StoreRefused(f"{folder} has a store already: use an empty folder or a new one")
     names = file_names(folder)
     foreign = [name for name in names if name not in (_ALLOWED_OF_RESTORE if RESTORING in names else _ALLOWED)]
     if foreign:
-        raise StoreRefused(f"{folder} holds {min(foreign)!r}: give an empty folder or a new one")
+        raise StoreRefused(f"{folder} holds {min(foreign)!r}: use an empty folder or a new one")
     check_layout(folder)
 
 

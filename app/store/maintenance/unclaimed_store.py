@@ -51,4 +51,4 @@ def check_owner(folder: Path) -> None:
     """Raise StoreRefused if another user owns the store: the service could not open files created by this process."""
     owner = (folder / "format").stat().st_uid
     if owner != os.geteuid():
-        raise StoreRefused(f"{folder} belongs to user {owner}: give the command as that user, as whom the service runs")
+        raise StoreRefused(f"{folder} belongs to user {owner}: run the command as that user, who also runs the service")

@@ -105,14 +105,14 @@ class ProcessGroup:
         fd = self._open("lock")
         if not try_lock(fd):
             raise StoreInUse(
-                f"another gathernd service has the store {self._folder}: stop it first, or give this one a folder of "
-                "its own with GATHERND_STORE_DIR"
+                f"another gathernd service is using the store {self._folder}: stop it first, or give this one a folder "
+                "of its own with GATHERND_STORE_DIR"
             )
         members = self._open("members")
         began = time.monotonic()
         is_free = try_lock(members)
         if not is_free:
-            logger.info("waiting for the workers of an earlier service to end, %g s at most", WORKERS_END_WITHIN)
+            logger.info("waiting at most %g s for the workers of an earlier service to end", WORKERS_END_WITHIN)
         while not is_free:
             if time.monotonic() - began > WORKERS_END_WITHIN:
                 raise StoreInUse(

@@ -228,7 +228,7 @@ class Checkpoints:
                 return
             self._keys.clock.advance_to(max((entry.clock for entry in log.keys.values()), default=0))
             if writable.version & 1:
-                logger.error("the log of %s lacks the change that was under way", row.name)
+                logger.error("the log of %s lacks the change that was in progress", row.name)
                 writable.mark_damaged()
                 return
             self.checkpoint(writable)

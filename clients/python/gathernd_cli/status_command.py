@@ -123,7 +123,7 @@ def _get(url: str, path: str, key: str | None, tls: ssl.SSLContext | None) -> by
             from gathernd._failures import certificate_problem, reason_of  # noqa: PLC0415  (imports NumPy)
 
             raise NoAnswer(certificate_problem(reason) or reason_of(reason)) from error
-        raise NoAnswer(f"no answer: {reason}; is it running?") from error
+        raise NoAnswer(f"no response: {reason}; is it running?") from error
     return body
 
 

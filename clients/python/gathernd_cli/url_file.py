@@ -58,7 +58,7 @@ def _chunks(url: str, progress: Callable[[int, int | None], None]) -> Iterator[b
     try:
         with httpx.stream("GET", url, timeout=TIMEOUT_S, follow_redirects=True) as answer:
             if answer.status_code != 200:
-                raise OSError(f"{shown_url(url)}: the server answered {answer.status_code}")
+                raise OSError(f"{shown_url(url)}: the server responded with {answer.status_code}")
             length = answer.headers.get("content-length", "")
             for chunk in answer.iter_bytes():
                 yield chunk
