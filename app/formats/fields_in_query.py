@@ -32,7 +32,9 @@ def read_query(query: bytes, row: Signature) -> bool:
 
 
 def refuse_query(query: bytes, row: Signature) -> None:
-    """Raise invalid_field at the first query field of a JSON scatter into a resident tensor, which may have none."""
+    """Raise invalid_field at the first query field of a JSON scatter into a resident tensor, which may have no query
+    fields.
+    """
     body = FAMILIES[row.kind].model(row)
     for name, _ in query_fields(query):
         if name == _EXPLAIN:

@@ -5,8 +5,8 @@ and 3), the header, which is the text of a Python dictionary, and the items.
 
 Headers have the same meaning as in `numpy.lib.format`, including those written by Python 2. NumPy's reader is not used
 because it passes the whole header to `ast.literal_eval`: a hostile header of 10,000 characters, NumPy's limit, costs 28
-ms and 4.7 MB (measured on an Intel Xeon). Here, a regular expression reads headers in the form that NumPy writes, and
-refuses such a header in microseconds.
+ms and 4.7 MB (measured on an Intel Xeon). Here, such a header is refused in microseconds, and a regular expression
+reads headers in the form that NumPy writes.
 """
 
 from __future__ import annotations

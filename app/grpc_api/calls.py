@@ -1,7 +1,8 @@
 """Answers calls: the one place that checks API keys, admits calls, converts errors to statuses, and counts calls.
 
-A handler is called once the metadata has arrived, and reads the message itself. So a call without a valid key, or above
-the limit, is refused before its message is read. To gRPC, these are stream handlers, which are the same on the wire.
+A handler is called once the metadata has arrived, and reads the message itself. So a call without a valid key, or
+beyond the limit, is refused before its message is read. To gRPC, these are stream handlers, which are the same on the
+wire.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Calls(grpc.GenericRpcHandler):
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """Return the handler of a method; for an unknown method, a handler that refuses it."""
+        """Return the handler of a method or, for an unknown method, a handler that refuses the call."""
         return self._handlers.get(details.method) or self._refusing_handler(details.method)
 
     async def wait_until_idle(self, seconds: float) -> None:

@@ -111,7 +111,7 @@ class PublicMessages(Places):
             self._ending = asyncio.ensure_future(self._end_late_calls())
 
     async def _end_late_calls(self) -> None:
-        """While tasks are waiting, end as many calls whose messages are late."""
+        """While tasks are waiting, end an equal number of calls whose messages are late."""
         while self.waiting and (coming := self._calls_receiving()):
             await asyncio.sleep(next(iter(coming.values())) + _MOMENT_S - perf_counter())
             latest = perf_counter() - _MOMENT_S

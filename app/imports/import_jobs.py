@@ -223,7 +223,8 @@ class ImportJobs:
     async def _let_shards_pull(self, steps: ImportSteps, source: Source) -> bool:
         """Have the shards read the items.
 
-        Returns False if they cannot. In that case, the upload is started again, and the items are to be read here.
+        Returns False if they cannot. In that case, the upload has been started again, so that the items can be read
+        here.
         """
         try:
             while await self._run_in_disk_thread(steps.take_pulled):

@@ -41,7 +41,7 @@ class S3Source(HttpRanges):
     CONDITION = "if-match"
 
     def __init__(self, url: SourceUrl, endpoint: str | None) -> None:
-        """`endpoint` is the URL of the S3 service, None for AWS."""
+        """`endpoint` is the URL of the S3 service, or None for AWS."""
         super().__init__()
         try:
             import obstore  # noqa: PLC0415  (of an extra)

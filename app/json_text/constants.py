@@ -77,6 +77,6 @@ def strings_room(strings: int, span: int) -> int:
     """Return the bytes of output that `read_elements` needs for `strings` strings in a span of `span` bytes.
 
     In the span, a string takes three bytes in addition to its text: two quotes and a comma. In the frames, it takes
-    HEAD bytes in addition.
+    HEAD bytes in addition to its text.
     """
     return _WORD * strings + span + (HEAD - 3) * strings + FRAMES_ROOM

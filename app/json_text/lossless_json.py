@@ -70,7 +70,7 @@ def _refuse_constant(name: str) -> None:
 def text_of(value: Any) -> str:
     """Return the JSON text of a value that `loads` returned, with its numbers as written.
 
-    Objects are written without members, and lists within a list as objects, to avoid recursion.
+    To avoid recursion, objects are written without members, and lists within a list are written as objects.
     """
     if isinstance(value, list):
         return f"[{','.join(map(_item_text, value))}]"

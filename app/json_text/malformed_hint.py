@@ -198,7 +198,10 @@ def _hint_for_text(before: bytes, there: bytes, place: int, end: int, around: by
 
 
 def _corrected_number(given: str) -> str | None:
-    """Correct a number with a plus, leading zeros or a point without digits. Returns None for other faults."""
+    """Correct a number that has a plus sign, leading zeros, or a point without digits.
+
+    Returns None for other faults.
+    """
     match = re.fullmatch(r"([+-]?)([0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?", given)
     if match is None:
         return None

@@ -182,7 +182,7 @@ def _narrow_floats(
 
 
 def _store_strings(elements: Sequence[Any], room: int, out: NDArray[np.uint8]) -> tuple[int, int | None]:
-    """Store strings as frames, and the offset of each frame.
+    """Store strings as frames, and store the offset of each frame.
 
     Returns the number of bytes in the frames, and the index of the first element that is not a string, or None.
     """

@@ -113,7 +113,7 @@ def _fits_float32(value: object) -> bool:
 
 
 def _float(value: object) -> float:
-    """Convert a JSON number to a float; infinity if it is too large."""
+    """Convert a JSON number to a float, which is infinite if the number is too large."""
     try:
         return float(value.text if isinstance(value, lossless_json.Number) else value)  # type: ignore[arg-type]
     except OverflowError:

@@ -336,8 +336,8 @@ def _check_outputs(call: LookupCall, outputs: Sequence[tuple[DType, tuple[int, .
 def check_offsets(feature: Feature) -> None:
     """Check the offsets of a feature. Raises offsets_invalid.
 
-    The first offset must be 0. Offsets must not decrease, or exceed the number of indices. With include_last_offset the
-    last one must equal that number.
+    The first offset must be 0. Offsets must neither decrease nor exceed the number of indices. With
+    include_last_offset, the last one must equal that number.
     """
     offsets, indices = feature.offsets, feature.indices
     if offsets is None:

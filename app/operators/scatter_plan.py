@@ -51,7 +51,7 @@ class ScatterNDPlan(OneBatchPlan):
 
     @property
     def update_items(self) -> int:
-        """Items of updates."""
+        """Number of items in updates."""
         return self.tuples * self.slice_items
 
     @property
@@ -63,7 +63,7 @@ class ScatterNDPlan(OneBatchPlan):
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the output."""
+        """Number of bytes in the output."""
         return self.output_items * self.item_size
 
 
@@ -79,7 +79,7 @@ class ScatterElementsPlan(ElementsPlan):
 
     @property
     def update_items(self) -> int:
-        """Items of updates."""
+        """Number of items in updates."""
         return self.index_items
 
     @property
@@ -91,5 +91,5 @@ class ScatterElementsPlan(ElementsPlan):
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the output."""
+        """Number of bytes in the output."""
         return self.data_items * self.item_size

@@ -116,7 +116,7 @@ def check_axis(dialect: Dialect, data: Tensor, axis: int, pointer: str) -> int:
 def check_updates_type(
     dialect: Dialect, dtype: DType, updates: Tensor, call: Call | ScatterCall | KeyedCall, role: str = "data"
 ) -> None:
-    """Check that updates have data's type and that, if there is a reduction, this is an arithmetic type.
+    """Check that updates have data's type, and that a reduction is used only with an arithmetic type.
 
     Raises unsupported_dtype. ONNX allows every type with every reduction, but does not define reductions such as add or
     max for other types.

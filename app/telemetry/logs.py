@@ -46,7 +46,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON line: time (RFC 3339, UTC), level, logger, message, process, further fields."""
+    """Formats a record as one JSON line: time (RFC 3339, UTC), level, logger, message, process, and other fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""

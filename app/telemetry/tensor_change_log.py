@@ -24,7 +24,10 @@ The same applies to upserts and to removals.
 
 
 class Caller(NamedTuple):
-    """The caller who made a change. `key` is the label of the API key, `client` the address; None if unknown."""
+    """The caller who made a change. `key` is the label of the API key, and `client` is the address.
+
+    Each is None if unknown.
+    """
 
     request_id: str
     key: str | None

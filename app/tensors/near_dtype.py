@@ -58,8 +58,8 @@ POSITION_TYPE: Final = "int64"
 
 
 def holds_positions(name: str) -> bool:
-    """Return whether a tensor with this name holds positions, such as `indices`, `features/0/offsets` or
-    `0.indices`.
+    """Return whether a tensor with this name, such as `indices`, `features/0/offsets` or `0.indices`, holds
+    positions.
     """
     return name.replace("/", ".").rpartition(".")[2] in _POSITIONS
 

@@ -39,8 +39,10 @@ PARAMETERS: Final = (BATCH_DIMS, AXIS, GATHER_AXIS, QUANTIZE_AXIS, BLOCK_SIZE, B
 Reduction = Literal["none", "add", "mul", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
 Kind = Literal["gather", "scatter", "gradient", "lookup", "table_scatter"]
-"""The family of a request. All have inputs, parameters, dialect and device. A gather also has `READING_FIELDS`, a
-scatter `reduction`, and a lookup features. A table_scatter changes a resident tensor.
+"""The family of a request. All have inputs, parameters, dialect and device.
+
+A gather also has `READING_FIELDS`, a scatter has `reduction`, and a lookup has features. A table_scatter changes a
+resident tensor.
 """
 READING_FIELDS: Final = ("out_of_bounds", "fill_value", "output_dtype")
 """Fields that gathers and lookups have in addition to their inputs."""
@@ -59,8 +61,8 @@ DEFAULT_DIALECT: Final = "onnx-13"
 class DialectFields:
     """The differences between requests of one dialect and those of the operator's other dialects.
 
-    `needs_parameter` means that the first parameter has no default, `batch_dims` that this field exists in addition to
-    the parameter, and `fills` that slices out of bounds are filled by default.
+    `needs_parameter` means that the first parameter has no default. `batch_dims` means that this field exists in
+    addition to the parameter. `fills` means that slices out of bounds are filled by default.
     """
 
     needs_parameter: bool = False

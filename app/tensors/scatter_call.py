@@ -22,7 +22,7 @@ class ScatterCall(AnyCall):
 
 @dataclass(slots=True)
 class KeyedCall(AnyCall):
-    """An upsert of the rows of `keys`, with `updates` combined by `reduction`. Without updates it is a removal."""
+    """An upsert of the rows of `keys`, with `updates` combined by `reduction`. Without updates, it is a removal."""
 
     keys: Tensor
     updates: Tensor | None = None

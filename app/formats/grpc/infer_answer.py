@@ -78,7 +78,10 @@ def error_head(model_name: str, identifier: str, problem: str) -> bytes:
 def _message_head(
     model_name: str, version: str, parameters: tuple[_Parameter, ...], outputs: tuple[_Described, ...]
 ) -> bytes:
-    """Return a response without its id and items. Cached, because responses with the same shapes repeat it."""
+    """Return a response without its id and items.
+
+    The result is cached, because responses with the same shapes repeat it.
+    """
     response = ModelInferResponse(model_name=model_name, model_version=version)
     for name, value in parameters:
         if isinstance(value, int):

@@ -56,7 +56,10 @@ def _text_around_items(
     etag: str | None,
     version: int | None,
 ) -> tuple[bytes, bytes]:
-    """Return the text before and after the items. Cached, because answers with the same shape repeat it."""
+    """Return the text before and after the items.
+
+    The result is cached, because responses with the same shape repeat it.
+    """
     head = f'{{"output":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"{encoding}":'
     tail = f'}},"dialect":"{dialect}","device":"{device}"'
     if etag is not None:
@@ -102,7 +105,7 @@ def _features_with_found(answer: Answer, encoding: Encoding, memory: Memory) -> 
 
 
 def answer_fields(answer: Answer) -> bytes:
-    """Return the members of a lookup's answer other than the outputs, as a JSON object."""
+    """Return the members of a lookup's response other than the outputs, as a JSON object."""
     return orjson.dumps({"features": _features(answer), **answer.counts})
 
 

@@ -1,5 +1,5 @@
-"""Writes answers to infer requests of the Open Inference Protocol over REST: the outputs are in the JSON, or are bytes
-after it.
+"""Writes responses to infer requests of the Open Inference Protocol over REST: the outputs are in the JSON, or are
+bytes after it.
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ def _read_inputs(
 
 
 def _not_needed(model: Model, parameters: Any) -> set[str]:
-    """Return the inputs that a request may leave out, including those for which its parameters name resident
+    """Return the inputs that a request may leave out, including those for which its parameters specify resident
     tensors.
     """
     if model.is_lookup:

@@ -1,8 +1,8 @@
 """Reads the header of an upload as a safetensors file, before the items arrive.
 
-A file contains one tensor, or a table with keys: `keys` and `data`, or for string keys `keys.offsets`, `keys.bytes` and
-`data`. A file that adds keys to a table has no `data`. The tensors' bytes come in this order, so that duplicate keys
-are detected before any row arrives.
+A file contains one tensor, or a table with keys: `keys` and `data` or, for string keys, `keys.offsets`, `keys.bytes`
+and `data`. A file that adds keys to a table has no `data`. The tensors' bytes come in this order, so that duplicate
+keys are detected before any row arrives.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ _BACKSLASHES: Final = repeat_byte(BACKSLASH)
 
 @inlined
 def escape_marks(word: int) -> int:
-    """Mark the bytes of a word that need escaping by their high bits. Returns 0 if there are none.
+    """Mark the bytes of a word that need escaping by setting their high bits. Returns 0 if there are none.
 
     Only the first mark is reliable; later bytes may be marked wrongly.
     """
