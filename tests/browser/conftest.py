@@ -18,7 +18,7 @@ from tests.http.tensors import put_raw
 from tests.needs import skip_without
 
 if TYPE_CHECKING:  # reading it takes longer than all that `make test` runs here
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Browser, Page
 
 __all__ = ["start"]
 
@@ -92,29 +92,6 @@ def go_to(page: Page, view: str) -> None:
     """Go to a view of the front page by its link, and wait for it."""
     page.get_by_role("navigation").get_by_role("link", name=view).click()
     page.locator(f"[data-view={view.lower()}]").wait_for()
-
-
-def hold(page: Page, pattern: str) -> list[Route]:
-    """Requests for URLs like `pattern` wait in this list until they are continued."""
-    held: list[Route] = []
-    page.route(pattern, lambda route: held.append(route))  # noqa: PLW0108  a method of a builtin cannot be a handler
-    return held
-
-
-def until_held(page: Page, held: list[Route], count: int) -> None:
-    """Wait until `count` requests are held."""
-    for _ in range(100):
-        if len(held) >= count:
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"{len(held)} requests were held")
-
-
-def let_come(page: Page, route: Route) -> None:
-    """Let a held request go on, and wait for the whole of its answer."""
-    with page.expect_response(route.request.url) as answered:
-        route.continue_()
-    answered.value.finished()
 
 
 @pytest.fixture

@@ -325,3 +325,9 @@ def test_the_page_says_when_the_service_is_gone(open_page: Open, start: Start) -
         until(page, "document.getElementById('readiness').textContent === 'ready'")
     page.locator("#run").click()
     page.get_by_text("is the service running?").wait_for()
+
+
+def test_an_answer_that_is_not_the_services_is_told(page: Page) -> None:
+    page.route("**/gathernd", lambda route: route.fulfill(content_type="text/html", body="<p>Please sign in</p>"))
+    page.locator("#run").click()
+    page.locator("#problem .problem-text").get_by_text("is not the service's").wait_for()
