@@ -32,7 +32,7 @@ class Whole(NamedTuple):
 
 _TOKENS: Final = [
     b"-", b"9" * 5000, b"1e999", b"NaN", b"null", b'"', b"[", b"]", b"{", b"}", b",", b":", b"\\u", b"\\ud800", b"\x00",
-    b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"01", b"\n", b"[" * 200, b'{"a":' * 100,
+    b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"01", b"\n", b"[" * 200, b'{"a":' * 100, b"\xff" * 9 + b"\x01",
 ]  # fmt: skip
 _METHODS: Final = ["GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "PROPFIND", "M-SEARCH"]
 _NAMES: Final = [
