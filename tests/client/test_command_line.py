@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import gathernd_cli
 from app.cli import run_service
 from app.settings import TOPICS, Settings, topics
 from gathernd_cli import command_line
-from gathernd_cli.connect_or_exit import connect_or_exit
 
 
 def invoked(*arguments: str) -> tuple[int, str]:
@@ -46,20 +44,6 @@ def test_an_output_that_cannot_be_written_is_told_in_a_line() -> None:
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "gathernd: No space left on device\n")
-
-
-def test_another_error_of_the_system_is_not_taken_for_one_of_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise FileNotFoundError(2, "No such file or directory", "lost")
-
-    monkeypatch.setattr(command_line, "app", fail)
-    with pytest.raises(FileNotFoundError):
-        gathernd_cli.main()
-
-
-def test_a_reader_who_wants_no_more_is_no_error_of_the_service() -> None:
-    with pytest.raises(BrokenPipeError), connect_or_exit("http://127.0.0.1:1", None, None):
-        raise BrokenPipeError
 
 
 def test_without_the_service_its_commands_are_named_as_those_of_another_distribution(

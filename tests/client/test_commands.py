@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -276,31 +275,6 @@ def test_commands_trust_the_authorities_that_they_are_told(start: Start, pair: P
         for call in calls:
             empty = CliRunner().invoke(app, [*call, "--ca", str(tmp_path / "empty.pem")], env=url)
             assert (empty.exit_code, "no CA certificate" in empty.output) == (1, True)
-
-
-def test_a_large_tensor_is_fetched_in_pieces_without_a_hole_in_the_file(
-    run: Run, service: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A hole that a full disk cannot fill ends a process that has mapped the file by SIGBUS."""
-    monkeypatch.setattr(tensors_command, "CHUNK_BYTES", 1 << 16)
-    table = np.random.default_rng(1).random((1 << 10, 64))
-    service.put("wide", table)
-    get = Client.get
-    sizes: list[int] = []
-
-    def noting(self: Client, name: str, **options: Any) -> Any:
-        sizes.extend(path.stat().st_size for path in tmp_path.glob(".back.npy.*"))
-        return get(self, name, **options)
-
-    monkeypatch.setattr(Client, "get", noting)
-    assert run("tensors", "get", "wide", "back.npy").exit_code == 0
-    assert same(np.load("back.npy"), table)
-    assert [size <= number << 16 for number, size in enumerate(sizes, 1)] == [True] * 8
-    service.put("wide", table.astype(ml_dtypes.bfloat16))
-    done = run("tensors", "get", "wide", "other.npy")
-    assert (done.exit_code, "bfloat16" in done.output) == (1, True)
-    assert listing(tmp_path) == ["back.npy", "columns.npy", "data.npy", "indices.npy"]
-    service.delete("wide")
 
 
 def test_pieces_of_two_contents_are_never_put_together(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from tests.client.test_retries import DATA, INDICES, Scripted, done, pauses, scr
 from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.server import Server
-from tests.http.test_tls import CURVE, Pair, pair
-from tests.needs import skip_without
+from tests.http.test_tls import Pair, pair
 
 __all__ = ["pair", "pauses", "scripted"]
 
@@ -173,20 +171,6 @@ def test_a_certificate_that_is_not_trusted_is_told_at_once(
     with kind(url) as client:
         assert client.ready(wait=60)
     with kind(url, verify=True) as client, refused:
-        client.ready(wait=3600)
-
-
-def test_a_certificate_of_another_name_is_told_as_such(kind: Any, start: Start, tmp_path: Path) -> None:
-    skip_without(openssl="openssl")
-    other = Pair(tmp_path / "cert.pem", tmp_path / "key.pem")
-    files = ["-keyout", str(other.key), "-out", str(other.certificate)]
-    name = ["-subj", "/CN=other.example", "-addext", "subjectAltName=DNS:other.example"]
-    command = ["openssl", "req", "-x509", "-newkey", *CURVE, *files, "-nodes", "-days", "2", *name]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    trusting = other.trusting()
-    trusting.check_hostname = False
-    refused = pytest.raises(errors.UntrustedCertificate, match=r"not trusted: .*mismatch.*; use a URL with a name of")
-    with start(*other.flags(), tls=trusting) as server, kind(server.url, verify=other.certificate) as client, refused:
         client.ready(wait=3600)
 
 

@@ -52,17 +52,6 @@ def test_calls_at_once_get_their_own_answers_on_one_loop_after_the_other(
         gc.collect()
 
 
-def test_uvloop_serves_as_well(server: Server) -> None:
-    uvloop = pytest.importorskip("uvloop", reason="needs the package uvloop")
-
-    async def run() -> None:
-        async with AsyncClient(server.url) as client:
-            await many_calls(client)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run())
-
-
 def test_a_cancelled_call_ends_at_once_and_its_connection_is_not_used_again(hostile: Make) -> None:
     server = hostile(waiting(600), always)
 

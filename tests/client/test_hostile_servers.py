@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gathernd import Client, Retries, errors
+from gathernd import Retries, errors
 
 DATA, INDICES = np.array([1.0, 2.0]), np.array([[1]])
 _OUTPUT = b'{"output":{"dtype":"float64","shape":[1],"base64":"AAAAAAAAAEA="},"device":"cpu"}'
@@ -153,38 +153,6 @@ def test_the_message_names_url_call_and_seconds(kind: Any, hostile: Make) -> Non
         pytest.raises(errors.ConnectError, match=rf"^cannot reach {server.url}: connection refused; is it running\?$"),
     ):
         client.metadata("a")
-
-
-@pytest.fixture
-def silent() -> Iterator[tuple[str, int]]:
-    """An address at which no connection is refused or made: its queue of connections is full."""
-    with ExitStack() as sockets:
-        listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(3):
-            queued = sockets.enter_context(socket.socket())
-            queued.setblocking(False)
-            queued.connect_ex(listener.getsockname())
-        yield listener.getsockname()
-
-
-def test_the_time_to_connect_is_that_for_all_addresses_of_a_host(
-    silent: tuple[str, int], hostile: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = hostile(always)
-
-    def ask(*addresses: tuple[str, int], timeout: float) -> Any:
-        found = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for address in addresses]
-        monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
-        with Client(server.url, retries=NO_RETRIES, timeout=timeout) as client:
-            return client.gathernd(DATA, INDICES).tolist()
-
-    begun = monotonic()
-    with pytest.raises((errors.Timeout, errors.ConnectError)):
-        ask(*[silent] * 200, timeout=0.3)  # a minute, had each the whole time
-    assert 0.25 < monotonic() - begun < 30
-    assert ask(silent, ("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=2) == [2.0]
-    with pytest.raises(errors.ConnectError, match="no address"):
-        ask(timeout=2)
 
 
 def test_https_of_a_service_without_tls_says_so(kind: Any, hostile: Make) -> None:
@@ -374,11 +342,3 @@ def test_a_proxys_failure_is_tried_again_where_that_is_safe(kind: Any, hostile: 
     with kind(hostile(answering(failure, DONE)).url) as client, pytest.raises(errors.UnexpectedAnswer) as caught:
         client.delete("items")
     assert caught.value.status == 502
-
-
-def test_a_closed_client_says_so(kind: Any) -> None:
-    with kind("http://127.0.0.1:9") as client:
-        pass
-    if kind is Client:
-        with pytest.raises(RuntimeError, match="closed"):
-            client.metadata("a")
