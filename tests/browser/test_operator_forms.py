@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,12 +9,11 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.browser.conftest import NAME, Open, go_to, until
+from tests.browser.conftest import Open, go_to, until
 from tests.browser.test_front_page import FITS, SIZES, violations
 from tests.for_each import for_each
 from tests.http.server import Server
 from tests.http.tensors import put_raw, put_strings
-from tests.needs import skip_without
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -196,21 +193,6 @@ def test_errors_of_a_gradient_are_shown_at_their_field(
     gradients: Page, changes: dict[str, str], code: str, control: str
 ) -> None:
     fill_and_refuse(gradients, "backward", changes, code, control)
-
-
-def test_the_code_to_copy_gives_the_same_answer(open_page: Open, tables: httpx.Client, server: Server) -> None:
-    skip_without(curl="curl")
-    page = lookup_page(open_page)
-    page.locator("#lookup-0-tensor").select_option("form-items")
-    for view, form in (("Lookups", "lookup"), ("Gradients", "backward")):
-        go_to(page, view)
-        page.locator(f"#{form}-run").click()
-        outputs(page, form)
-        curl = page.locator(f"#{form}-curl").inner_text()
-        assert f"//{NAME}:{server.port}/" in curl
-        here = curl.replace(f"//{NAME}:", "//127.0.0.1:")
-        done = subprocess.run(["bash", "-c", here], capture_output=True, text=True, timeout=60, check=True)
-        assert json.loads(done.stdout) == json.loads(str(page.locator(f"#{form}-answer").text_content()))
 
 
 def test_the_forms_are_accessible(open_page: Open, tables: httpx.Client) -> None:

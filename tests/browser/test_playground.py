@@ -167,22 +167,6 @@ def test_a_typing_mistake_is_marked_in_the_field_at_its_place_and_nothing_is_sen
     assert wait_for_output(page) == ["0.0"]
 
 
-def test_gather_8_has_batch_dims_and_fills_unless_something_else_is_chosen(open_page: Open) -> None:
-    page = open_page()
-    fill(page, "gather", ("int32", [[1, 2], [3, 4]]), ("int64", [[1, 0], [-1, 7]]), 1)
-    assert not page.locator("#batch-dims").is_visible()
-    page.locator("#dialect").select_option("openvino-8")
-    assert page.locator("#out-of-bounds").input_value() == "fill"
-    page.locator("#batch-dims").fill("1")
-    page.locator("#run").click()
-    assert wait_for_output(page) == ["2", "1", "4", "0"]
-    assert "Replaced components: 1." in page.locator("#outcome").inner_text()
-    curl = page.locator("#curl-code").inner_text()
-    assert '"axis": 1' in curl
-    assert '"batch_dims": 1' in curl
-    assert "out_of_bounds" not in curl
-
-
 def test_a_scatter_is_drawn_with_its_updates(open_page: Open) -> None:
     page = open_page()
     page.get_by_role("button", name="Scatter", exact=True).first.click()

@@ -45,17 +45,3 @@ def test_the_back_button_goes_from_view_to_view_and_keeps_what_was_typed(open_pa
     page.locator("[data-view=tensors]").wait_for()
     page.reload()
     page.locator("[data-view=tensors]").wait_for()
-
-
-def test_a_view_is_reached_by_keyboard_and_the_focus_follows(open_page: Open) -> None:
-    page = open_page()
-    page.locator("#readiness.is-ready").wait_for()
-    for _ in range(12):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "Tensors":
-            break
-    page.keyboard.press("Enter")
-    page.locator("[data-view=tensors]").wait_for()
-    assert page.evaluate("document.activeElement.id") == "tensors-title"
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.closest('[data-view]').dataset.view") == "tensors"
