@@ -438,17 +438,6 @@ def test_an_ask_that_waits_gets_the_place_of_a_connection_that_ended() -> None:
     run(work, answers_the_last, late_after=30.0)
 
 
-def test_a_host_that_is_none_is_refused() -> None:
-    async def work(cluster: Cluster, bad: type[Shard]) -> None:
-        replicas = (Replica("a..b:80"), Replica(cluster.version.ranges[0].replicas[1].address))
-        cluster.version = ShardedVersion(1, "c", FLOAT, (10, 2), (RowRange(0, 10, "t@1", replicas),))
-        for _ in range(4):
-            assert (await cluster.fetch() == 1).all()
-        assert set(cluster.shards.get("a..b:80").outcomes) == {"refused"}
-
-    run(work, silent)
-
-
 def connect_never(address: str) -> None:
     """Have connections to an address take a minute."""
     loop = asyncio.get_running_loop()

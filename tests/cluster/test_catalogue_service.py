@@ -18,10 +18,8 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.records import Change, Node, Options, Segment, Table, Version
 from app.cluster.router.catalogue_service import CatalogueService
 from app.cluster.router.router_files import RouterFiles
-from app.cluster.router.sharded_service import ShardedService
-from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.store import LocalStore
-from app.telemetry.shared_counters import CounterGroup, join, unshared_counters
+from app.telemetry.shared_counters import CounterGroup, join
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.cluster.clustered import catalogue_client
@@ -141,28 +139,3 @@ def test_a_worker_that_hangs_does_not_keep_the_others_from_their_changes(
         assert "may be older" in caplog.text
     finally:
         over.set()
-
-
-def test_shards_with_long_addresses_are_counted_each_by_itself() -> None:
-    """As the pods of Kubernetes may have: a name of DNS has up to 253 characters."""
-    host = ".".join(["shards-of-the-recommendations" * 2] * 4)
-    addresses = [f"{host}:{port}" for port in (8080, 8081)]
-    ranges = (RowRange(0, 5, "t@1", tuple(map(Replica, addresses))),)
-    shard_map = ShardMap(1, {"t": ShardedTable((ShardedVersion(1, "c", DTYPES["float32"], (5,), ranges),), 1)})
-    counters = unshared_counters()
-
-    async def work() -> None:
-        routed = ShardedService(shard_map, 1.0, NO_FILES)
-        for number, address in enumerate(addresses, 1):
-            routed.shards.get(address).outcomes["starting"] = number
-        counting = asyncio.create_task(routed.count(counters.add))
-        await asyncio.sleep(0.03)
-        assert not counting.done(), counting.exception()
-        counting.cancel()
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("app.cluster.router.sharded_service.COUNT_INTERVAL_S", 0.01)
-        asyncio.run(work())
-    counted = {name.split("|")[1]: number for name, number in counters.totals().items()}
-    assert sorted(counted.values()) == [1.0, 2.0]
-    assert all(name.startswith(host[:100]) and len(name) <= 128 for name in counted), counted

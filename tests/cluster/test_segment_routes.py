@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from http.client import HTTPConnection
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -276,19 +275,6 @@ def test_rows_are_read_again_from_where_they_were_imported(warmed: Path, tmp_pat
             assert segments(client) == []
 
 
-def test_rows_are_read_again_from_the_service_of_s3_that_the_operator_names(warmed: Path, tmp_path: Path) -> None:
-    if find_spec("obstore") is None:
-        pytest.skip("needs the package obstore, of the extra cloud")
-    with range_server() as source:
-        source.files = {"/models/tables/a.npy": npy(ROWS)}
-        flags = "--import-from", "s3://models/tables/", "--import-s3-endpoint", source.url
-        unsigned = {"AWS_SKIP_SIGNATURE": "1"}
-        with shard(warmed, tmp_path / "a", *flags, environment=unsigned) as running, client_of(running) as client:
-            order = order_of(ROWS[31:77], origin="s3://models/tables/a.npy", origin_rows=(31, 77))
-            answer = pull(client, "o.31-77", order)
-            assert answer.json().get("sha256") == digest_of(ROWS[31:77]), answer.text
-
-
 def test_an_earlier_reconciler_is_refused(warmed: Path, tmp_path: Path) -> None:
     with shard(warmed, tmp_path / "a") as running, client_of(running) as client:
         tensor = give(client, ROWS)
@@ -322,25 +308,6 @@ def test_the_fence_outlives_the_process(warmed: Path, tmp_path: Path) -> None:
         for _ in range(8):  # asks both workers
             with client_of(running) as client:
                 assert client.get("/shard/segments", params={"fence": 6}).status_code == 412
-
-
-@for_each(
-    "method, path, code",
-    [
-        ("GET", "/shard/segments?fence=x", "invalid_field"),
-        ("GET", "/shard/segments?limit=1", "invalid_field"),
-        ("DELETE", "/shard/segments/c1.0-90", "invalid_field"),
-        ("DELETE", "/shard/segments/items?fence=1", "invalid_field"),
-        ("DELETE", "/shard/segments/c1.0-90@1?fence=1", "invalid_field"),
-        ("POST", "/shard/segments/items", "invalid_field"),
-        ("POST", "/shard/segments/c1.0-90", "invalid_field"),
-    ],
-)
-def test_wrong_orders_are_refused(
-    method: str, path: str, code: str, clients: tuple[httpx.Client, httpx.Client]
-) -> None:
-    answer = clients[0].request(method, path, content=b"{}" if method == "POST" else None)
-    assert (answer.status_code, answer.json()["code"]) == (422, code), answer.text
 
 
 def test_room_is_told_before_rows_are_sent(warmed: Path, tmp_path: Path) -> None:

@@ -64,18 +64,6 @@ def test_third_party_packages_are_installed_with_hashes_only() -> None:
         assert ("--require-hashes" in text) != ("--no-deps" in text and "--no-build-isolation" in text), text
 
 
-def test_a_build_takes_the_runtime_lock_or_that_of_an_extra() -> None:
-    (chosen,) = BUILDER.arguments("ARG")
-    name, _, default = chosen.partition("=")
-    assert default == "requirements/runtime.lock"
-    (copied,) = [text for text in BUILDER.arguments("COPY") if "requirements" in text]
-    for extra in ("runtime", "otel", "cloud", "cluster", "grpc"):
-        lock = f"requirements/{extra}.lock"
-        assert lock in copied.split()
-        assert lock == default or f"{name}={lock}" in (ROOT / "deploy/README.md").read_text()
-    assert sum(f'-r "${name}"' in text for text in BUILDER.arguments("RUN")) == 1
-
-
 def test_everything_written_lies_in_a_declared_volume_that_the_user_owns() -> None:
     assert FINAL.arguments("USER") == ["10001:10001"] == [SERVICE["user"]]
     environment = FINAL.environment()
