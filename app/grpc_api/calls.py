@@ -98,7 +98,7 @@ class Calls(grpc.GenericRpcHandler):
     def _refusing_handler(self, path: str) -> Any:
         offered, _, method = path.rpartition("/")
         if offered == f"/{SERVICE}" and method in NOT_OFFERED:
-            error = GatherError("not_implemented", f"{method} is not offered here")
+            error = GatherError("not_implemented", f"{method} is not available here")
         else:
             error = GatherError("not_found", f"unknown call {path[:200]!a}", hint="Use a call of the protocol.")
 

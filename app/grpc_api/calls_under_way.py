@@ -180,7 +180,7 @@ class CallsUnderWay:
     async def take_public_place(self, task: asyncio.Task[Any]) -> None:
         """Acquire a slot for the message of a call that needs no key, waiting if necessary. Raises overloaded."""
         if not await self._messages.take(task):
-            raise self._too_many("too many calls wait for their message", self._messages.most)
+            raise self._too_many("too many calls are waiting for their message", self._messages.most)
 
     def has_public_message(self, task: asyncio.Task[Any]) -> None:
         """Free the slot of a call that needs no key, because its message has arrived."""

@@ -115,5 +115,5 @@ def _check_size(pieces: Sequence[Buffer], what: str, memory: Memory, most: int) 
         memory.charge(_READ_EXACTLY * size)
         size = sum(len(bytes(piece).translate(None, _SPACE)) for piece in pieces)
     if size > most:
-        detail = f"all but {what} takes {size} bytes of at most {most}"
+        detail = f"everything except {what} has {size} bytes; the limit is {most}"
         raise GatherError("limit_exceeded", detail, facts={"limit": "fields_bytes", "maximum": most})

@@ -71,13 +71,13 @@ def check_transfer_coding(sent: Sequence[Field], version: str) -> None:
     if not codings:
         return
     if version == "1.0":
-        detail = "Transfer-Encoding is not taken with HTTP/1.0"
+        detail = "Transfer-Encoding is not accepted with HTTP/1.0"
     elif len(codings) > 1:
-        detail = "Transfer-Encoding is there more than once"
+        detail = "Transfer-Encoding occurs more than once"
     elif codings[0].strip(b" \t").lower() != b"chunked":
         detail = f"the transfer coding {codings[0].decode('latin-1')!r} is not supported"
     elif any(name == b"content-length" for name, _ in sent):
-        detail = "Transfer-Encoding and Content-Length are both there"
+        detail = "both Transfer-Encoding and Content-Length were sent"
     else:
         return
     raise GatherError(

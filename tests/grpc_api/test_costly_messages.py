@@ -100,7 +100,7 @@ def test_more_other_fields_than_any_request_has_are_refused_before_they_are_read
 
 
 def test_items_in_contents_beyond_a_megabyte_are_to_be_sent_raw() -> None:
-    with pytest.raises(GatherError, match="all but raw_input_contents takes") as refused:
+    with pytest.raises(GatherError, match="everything except raw_input_contents has") as refused:
         split(field(5, field(5, field(3, bytes(MAX_REST_BYTES)))), 1)
     assert refused.value.facts == {"limit": "fields_bytes", "maximum": MAX_REST_BYTES}
     assert refused.value.hint == "Send the items of all inputs in raw_input_contents."

@@ -105,7 +105,7 @@ export class GatherDrawing {
     }
     byId("output-note").hidden = Boolean(shape);
     byId("output-note").textContent = this.trace === null
-      ? "These shapes do not fit together: run it, and the error names the broken rule."
+      ? "These shapes do not fit together: run it, and the error says which rule was broken."
       : "Type each tensor as nested lists to see its output.";
   }
 

@@ -35,7 +35,7 @@ export function askForKeys(onKey) {
   whenKeyIsNeeded(() => {
     byId("key-note").textContent = hasKey()
       ? "The service does not know this key."
-      : "This service asks for an API key. It stays in this page's memory and is forgotten when you leave.";
+      : "This service requires an API key. It stays in this page's memory and is forgotten when you leave.";
     form.hidden = false;
     if (hasKey() && document.activeElement === document.body) input.focus(); // the focus was in the form before it was hidden
   });

@@ -113,7 +113,7 @@ def publish(
     gone = versions.select_replaced(own, keep, conditions, lambda one: one.etag)
     upload = catalogue.uploads.get(content_id)
     if upload is None:
-        detail = "the upload was given up, since its router was silent, or its version has been removed since"
+        detail = "the upload was abandoned because its router was silent, or its version has since been removed"
         raise unavailable(detail)
     placed = [(one.start, one.stop, set(one.nodes)) for one in upload.segments]
     written = [(one.start, one.stop, set(one.nodes)) for one in version.segments]

@@ -105,7 +105,7 @@ class PublishedTensors(ShardedTensors):
         if spec.capacity is not None:
             raise GatherError(
                 "not_implemented",
-                "capacity is for tables on one machine: in a cluster, each shard makes room as rows come",
+                "capacity is for tables on one machine: in a cluster, each shard makes room as rows arrive",
                 pointer="/query/capacity",
                 hint="Leave out 'capacity'.",
             )

@@ -325,7 +325,7 @@ def _refuse_gone(content_id: str) -> NoReturn:
 def _refuse_strings(name: str) -> NoReturn:
     raise GatherError(
         "not_implemented",
-        f"{name!r} has strings: tables of strings in row ranges do not accept scatters",
+        f"{name!r} has strings, and tables of strings in row ranges do not accept scatters",
         hint="Publish a new version of the table.",
     )
 

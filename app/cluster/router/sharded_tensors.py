@@ -222,8 +222,8 @@ class ShardedTensors(TensorStore):
     def _refuse(what: str, name: str) -> NoReturn:
         raise GatherError(
             "not_implemented",
-            f"{what} is not there for {name!r}: the tables of this service are in row ranges on other services, which "
-            "a map says, and change with the map",
+            f"{what} is not available for {name!r}: the tables of this service are in row ranges on other services, as "
+            "a map says, and change only with the map",
             hint="Upload the ranges of the new version to their shards, and list them in the map file.",
         )
 
@@ -256,6 +256,9 @@ def immutable(what: str) -> NoReturn:
     """Raise not_implemented for an operation on a whole table in row ranges."""
     raise GatherError(
         "not_implemented",
-        f"{what} is not there for tables in row ranges: they are immutable, and change by publishing a new version",
+        (
+            f"{what} is not available for tables in row ranges: they are immutable, and change only when a new version "
+            "is published"
+        ),
         hint="Publish a new version of the table, or send the data in the request.",
     )

@@ -147,4 +147,4 @@ def _tensor_in_query(query: bytes) -> str:
 
 
 def _refusal(detail: str) -> GatherError:
-    return GatherError("precondition_failed", detail, hint="Read the catalogue again, and ask another replica.")
+    return GatherError("precondition_failed", detail, hint="Read the catalogue again, and try another replica.")

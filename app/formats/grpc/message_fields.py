@@ -89,7 +89,7 @@ def split(message: bytes, features: int, most_fields: int | None = None) -> Infe
     if left > MAX_REST_BYTES:
         raise GatherError(
             "limit_exceeded",
-            f"all but raw_input_contents takes {left} bytes of at most {MAX_REST_BYTES}",
+            f"everything except raw_input_contents has {left} bytes; the limit is {MAX_REST_BYTES}",
             facts={"limit": "fields_bytes", "maximum": MAX_REST_BYTES},
             hint="Send the items of all inputs in raw_input_contents.",
         )

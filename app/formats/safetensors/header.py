@@ -131,7 +131,7 @@ def _metadata(text: bytes) -> dict[str, str]:
     """Return the strings of `__metadata__`, by name."""
     texts = dict(_members(text)) if text[:1] == b"{" else {"": b""}
     if any(text[:1] != b'"' for text in texts.values()):
-        _malformed("__metadata__ of the safetensors header is not an object of texts")
+        _malformed("__metadata__ of the safetensors header is not an object of strings")
     return {name: _value("__metadata__", text) for name, text in texts.items()}
 
 

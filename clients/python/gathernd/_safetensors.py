@@ -111,7 +111,7 @@ def read_entries(text: bytes) -> Entries:
     metadata = header.pop("__metadata__", None)
     is_object = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     if metadata is not None and not is_object:
-        raise ValueError("its __metadata__ is not an object of texts")
+        raise ValueError("its __metadata__ is not an object of strings")
     found = dict(sorted(((name, _entry(name, entry)) for name, entry in header.items()), key=lambda pair: pair[1][2:]))
     place = 0
     for name, (_, _, begin, end) in found.items():
