@@ -159,7 +159,7 @@ def _reserve_grpc(settings: Settings, tls: Tls | None) -> list[socket.socket]:
 
 
 def _unix_socket(settings: Settings, name: str, removed_at_the_end: ExitStack) -> UnixSocket | None:
-    """Prepare the Unix socket of the setting `name`, or return None if it is unset. Raises CannotListen.
+    """Prepare the Unix socket of the `name` setting, or return None if it is unset. Raises CannotListen.
 
     The socket moves to its path later.
     """

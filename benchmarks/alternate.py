@@ -5,7 +5,7 @@ python -m benchmarks.alternate OLD NEW [--alternations 20] [--seconds 1] [--work
 OLD and NEW are folders of checkouts, such as git worktrees of two commits. Each is served by its own `.venv`, or else
 by the Python that runs this. Both services run at once on one half of the processors and wrk on the other; one is
 driven while the other waits. After half of the alternations both are started anew in the other order, since the service
-that starts second is up to 15 % slower on some work. A figure is the median of the ratios new/old: 0.97 is 3 % slower.
+that starts second is up to 15% slower on some work. A figure is the median of the ratios new/old: 0.97 is 3% slower.
 The ratios are of requests a second, and of requests a second of processor time, which other processes disturb less.
 wrk drives HTTP, and a small client in this process gRPC.
 """

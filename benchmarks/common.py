@@ -160,7 +160,7 @@ def processes(port: int) -> list[int]:
     parents: dict[int, int] = {}
     found: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended in the meantime
+        with suppress(OSError):  # it has ended meanwhile
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             if (folder / "cmdline").read_bytes().endswith(f"--port\0{port}\0".encode()):
                 found.append(int(folder.name))
@@ -171,7 +171,7 @@ def processor_time(port: int) -> float:
     """Seconds of the processors that the processes of a service have had."""
     spent = 0.0
     for process in processes(port):
-        with suppress(OSError):  # it has ended in the meantime
+        with suppress(OSError):  # it has ended meanwhile
             spent += cpu_seconds(process)
     return spent
 

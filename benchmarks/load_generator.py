@@ -1,4 +1,4 @@
-"""Requests at a steady rate, or one after the other, over some connections, from a process of its own."""
+"""Requests at a steady rate, or one after another, over some connections, from a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m app.cli` is the command `gathernd`."""
+"""`python -m app.cli` is the `gathernd` command."""
 
 from gathernd_cli import main
 

@@ -121,7 +121,7 @@ def _tls_files(certificate: Path | None, key: Path | None, authorities: Path | N
 
 
 def _run_on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
-    """Connect to Ray, call `work` with the module `app.cluster.ray_launcher`, and return its result.
+    """Connect to Ray, call `work` with the `app.cluster.ray_launcher` module, and return its result.
 
     Errors end the command with exit code 1. The work runs in its own process, whose standard output is redirected to
     standard error: Ray prints on standard output, and ends its process, with any exit code, if its node is lost.

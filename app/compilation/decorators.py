@@ -36,7 +36,7 @@ class Compiled(Protocol[_P, _R_co]):
 
 
 _njit: Any = partial(numba.njit, no_rewrites=True, pipeline_class=RememberingCompiler)
-"""The decorator, with options that skip Numba's rewriting passes, which take 4 % of the compile time.
+"""The decorator, with options that skip Numba's rewriting passes, which take 4% of the compile time.
 
 So the code must not rely on array expressions being fused into one loop, or on branches being removed because an
 argument is None or a constant.

@@ -49,7 +49,7 @@ class _RememberingContext:
 
 
 class RememberingCompiler(CompilerBase):
-    """Numba's compiler with cached call types, for the option `pipeline_class`."""
+    """Numba's compiler with cached call types, for the `pipeline_class` option."""
 
     def define_pipelines(self) -> list[Any]:
         """Return Numba's passes."""
@@ -102,7 +102,7 @@ class _LowerInnerFunction(NativeLowering):
 
 
 class InnerFunctionCompiler(RememberingCompiler):
-    """Numba's compiler for inner functions, for the option `pipeline_class`."""
+    """Numba's compiler for inner functions, for the `pipeline_class` option."""
 
     def define_pipelines(self) -> list[Any]:
         """Return the passes in order."""

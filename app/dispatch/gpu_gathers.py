@@ -7,7 +7,7 @@
   only reads that a copy would have saved. For any sequence of requests, the total cost is then at most twice the
   optimum.
 
-This module does not import CuPy or need a GPU: the device is a `app.kernels.gpu_interface.Device`.
+This module does not import CuPy or need a GPU: the device is an `app.kernels.gpu_interface.Device`.
 """
 
 from __future__ import annotations

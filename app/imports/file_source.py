@@ -41,7 +41,7 @@ class FileSource:
     def _open_checked(self) -> bytes:
         try:
             # Open with O_PATH first: it reads nothing and never blocks, whatever kind of file this is. The descriptor
-            # gives the real path, so a link that is changed in the meantime has no effect.
+            # gives the real path, so a link that is changed meanwhile has no effect.
             place = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
             try:
                 found = os.fstat(place)

@@ -61,7 +61,7 @@ class SourceFailed(Exception):
         self.hint = hint
 
     def as_error(self, shown: str) -> GatherError:
-        """Return the error import_failed; `shown` is the URL without its query."""
+        """Return the import_failed error; `shown` is the URL without its query."""
         return import_failed(shown, self.why, self.hint)
 
 
@@ -75,5 +75,5 @@ class Interrupted(Exception):
 
 
 def import_failed(shown: str, why: str, hint: str | None = None) -> GatherError:
-    """Return the error import_failed; `shown` is the source's URL without its query."""
+    """Return the import_failed error; `shown` is the source's URL without its query."""
     return GatherError("import_failed", f"{shown} could not be imported: {why}", pointer="/url", hint=hint)

@@ -52,7 +52,7 @@ def given_by_key(fields: Any, has_keys: bool, field: Callable[[str], str]) -> By
 
 
 def named_row(value: Any, name: str, pointer: str) -> NamedRow:
-    """Convert the JSON value of the field `name`, an integer or an object with a key, to a row reference.
+    """Convert the JSON value of the `name` field, an integer or an object with a key, to a row reference.
 
     Raises invalid_field.
     """

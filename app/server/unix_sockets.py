@@ -130,7 +130,7 @@ class UnixSocket:
 
     @contextmanager
     def _lock_folder(self) -> Iterator[None]:
-        """Lock the folder, so that no other service adds or removes a socket in the meantime."""
+        """Lock the folder, so that no other service adds or removes a socket meanwhile."""
         parent = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(parent, fcntl.LOCK_EX)

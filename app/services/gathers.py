@@ -285,7 +285,7 @@ class Gathers(Runner):
         return answer
 
     async def _gather_replaced(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """Gather when indices out of bounds are not an error: replace them first, and fill their slices last."""
+        """Gather when out-of-bounds indices are not an error: replace them first, and fill their slices last."""
         call, data, resident, planned = prepared.call, prepared.data, prepared.resident, prepared.planned
         decision, fill = prepared.decision, prepared.fill
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds

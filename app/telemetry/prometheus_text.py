@@ -2,7 +2,7 @@
 
 The service's counters and gauges are summed over its processes (see `shared_counters`). The operating system's figures
 for a process (CPU, memory, files, start time) are not summed: shared memory would count several times, and CPU time
-would fall whenever a worker is replaced. They are exposed per process, with the label `process`, and any process can
+would fall whenever a worker is replaced. They are exposed per process, with the `process` label, and any process can
 read the figures of all processes.
 """
 

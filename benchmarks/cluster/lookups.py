@@ -67,7 +67,7 @@ async def look_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bo
 
 
 def lookups(port: int, bodies: list[bytes], count: int) -> tuple[list[float], float]:
-    """The milliseconds of `count` lookups, one after the other, and the service's processor time of each, in µs."""
+    """The milliseconds of `count` lookups, one after another, and the service's processor time of each, in µs."""
     before = common.processor_time(port)
     times: list[float] = []
 

@@ -130,7 +130,7 @@ def shown(times: dict[str, float], wrong: set[str], columns: Iterable[str]) -> l
 
 
 def _turn(call: Call, seconds: float) -> float:
-    """The median of the calls of some seconds."""
+    """The median of the calls of a few seconds."""
     call()
     times = []
     started = ended = perf_counter()

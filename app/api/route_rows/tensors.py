@@ -76,13 +76,13 @@ _IDEMPOTENCY_KEY: Final = parameter(
 
 
 def limit(things: str) -> Described:
-    """Describe the query parameter `limit` of a list."""
+    """Describe the `limit` query parameter of a list."""
     schema = {"type": "integer", "minimum": 1, "maximum": MAX_LIST, "default": USUAL_LIST}
     return parameter("limit", "query", f"Largest number of {things} to list.", schema)
 
 
 def keep(text: str) -> Described:
-    """Describe the query parameter `keep` of a route that creates versions."""
+    """Describe the `keep` query parameter of a route that creates versions."""
     return parameter("keep", "query", text, {"type": "integer", "minimum": 1, "maximum": MAX_KEEP})
 
 

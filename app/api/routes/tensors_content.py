@@ -90,7 +90,7 @@ def codec_for_keys(context: RequestContext, dtype: str) -> TensorCodec:
 
 
 def no_keys(name: str) -> GatherError:
-    """Return the error no_keys for tensor `name`."""
+    """Return the no_keys error for tensor `name`."""
     return GatherError("no_keys", f"{name!r} has no keys", hint="Upload keys with PUT, or request /content.")
 
 

@@ -47,7 +47,7 @@ def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
     The running shards of a segment count as in sync if they have the uploaded rows. One of them is proposed as the
     primary, at epoch PROPOSED. It begins, and raises the epoch, once it has found its rows. Nothing is acknowledged
     before that, so any of the segment's shards that has its rows may join (`join_unled_range`) and be proposed instead.
-    The change depends on the table's record, so that no segment moves in the meantime. Raises tensor_not_found.
+    The change depends on the table's record, so that no segment moves meanwhile. Raises tensor_not_found.
     """
     own = catalogue.record_of(name)
     version = own.version(number)

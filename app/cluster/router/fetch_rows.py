@@ -224,7 +224,7 @@ class _Fetch:
         own = action.late_at - self.loop.time()
         spare = request.answer_bytes / BYTES_PER_SECOND
         fields, check = self.fields, None
-        # the range comes from a catalogue, so it may have been opened in the meantime
+        # the range comes from a catalogue, so it may have been opened meanwhile
         if replica.node and replica.etag is None:
             wanted = self.wanted[place]
             if wanted.read is None:

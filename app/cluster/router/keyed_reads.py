@@ -32,7 +32,7 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
 _KEY_BYTES: Final = 160
-"""Upper bound of the number of bytes per key, in addition to the key's own bytes and the index."""
+"""Upper bound on the number of bytes per key, in addition to the key's own bytes and the index."""
 
 
 class KeyedRead:
@@ -113,7 +113,7 @@ async def fetch_tables(
 
 
 def bytes_to_read(given: Iterable[Tensor]) -> int:
-    """Return an upper bound of the number of bytes that a `KeyedRead` uses in addition to the rows."""
+    """Return an upper bound on the number of bytes that a `KeyedRead` uses in addition to the rows."""
     size = 0
     for one in given:
         count = one.array.size

@@ -1,7 +1,7 @@
 """The tables in a cluster's catalogue, which transactions change: uploads, removals and alias moves.
 
 Each change is checked against the newest catalogue, with the same errors as on one machine, and checked again if the
-catalogue has changed in the meantime. Methods that make a change block, and return once all workers of this router use
+catalogue has changed meanwhile. Methods that make a change block, and return once all workers of this router use
 the changed catalogue.
 """
 

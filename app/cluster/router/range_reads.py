@@ -1,6 +1,6 @@
 """Decide which shards to ask, and when, for the ranges of one version that a request needs. Does no I/O.
 
-The router reads all ranges in parallel. If a replica refuses, breaks off, is late or lacks the range, the router
+The router reads all ranges in parallel. If a replica refuses, disconnects, is late or lacks the range, the router
 immediately asks the next one. When all replicas of a range have been tried, the map is fetched, because the range may
 have moved, and the replicas are tried again, for three rounds in total. Every read specifies the content, so any shard
 that responds sends rows of this version. A request gets rows of one version or an error.
@@ -139,7 +139,7 @@ class RangeReads:
             one.asked = (replica,)
 
     def on_failure(self, number: int, replica: Replica, now: float, why: str = "no answer") -> list[ReadAction]:
-        """Report that a shard refused, broke off, or was late."""
+        """Report that a shard refused, disconnected, or was late."""
         one = self._waiting.get(number)
         if one is not None and replica in one.asked:
             self.choice.record_failure(replica.address, now, why)

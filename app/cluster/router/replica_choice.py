@@ -1,7 +1,7 @@
 """Choose which replica of a range to ask, and when to ask another one as well (a hedge). Does no I/O.
 
 Replicas are asked in round-robin order. A replica that failed comes last for the length of a pause, after which a
-single read tries it again. There are no separate probes. A read is hedged when it has taken longer than 95 % of its
+single read tries it again. There are no separate probes. A read is hedged when it has taken longer than 95% of its
 shard's reads. Hedges are limited to a share of all reads, so that they add little load when all shards are slow.
 """
 
@@ -31,7 +31,7 @@ SAVED_HEDGES: Final = 10.0
 """Maximum number of hedges saved up during quiet times."""
 _RISE: Final = 1 + 0.1 * 0.95
 _FALL: Final = 1 - 0.1 * 0.05
-"""Factors applied for a slower and for a faster read. They balance when 5 % of the reads are slower."""
+"""Factors applied for a slower and for a faster read. They balance when 5% of the reads are slower."""
 _STEP: Final = 0x9E3779B9
 """2**32 over the golden ratio."""
 logger = logging.getLogger("gathernd")
@@ -103,7 +103,7 @@ class ReplicaChoice:
             self.record_failure(address, now, f"it has not answered for {now - since:.1f} s")
 
     def record_failure(self, address: str, now: float, why: str = "no answer") -> None:
-        """Record that a shard refused, broke off, was late, or was silent."""
+        """Record that a shard refused, disconnected, was late, or was silent."""
         if address in self._failed:
             self._pause(address, now)
         else:

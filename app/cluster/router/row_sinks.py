@@ -82,7 +82,7 @@ class WholeBody:
         self._place += size
 
     def etag(self) -> str | None:
-        """Return the member `data_etag` of the JSON body. Raises BadAnswer."""
+        """Return the `data_etag` member of the JSON body. Raises BadAnswer."""
         # A service writes `data_etag` after the items, so the search starts near the end.
         match = _ETAG_AT_END.search(self.body, max(0, len(self.body) - _END_BYTES))
         found = self.document().get("data_etag") if match is None else orjson.loads(match[1])

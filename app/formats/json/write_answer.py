@@ -33,7 +33,7 @@ def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED)
 
 
 def _found_member(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
-    """Return the member `found` if the request requires it, else nothing."""
+    """Return the `found` member if the request requires it, else nothing."""
     found = answer.outputs.get(FOUND)
     return [] if found is None else [b',"%b":' % FOUND.encode(), *tensor_text(found, encoding, memory)]
 

@@ -63,7 +63,7 @@ class Model:
     `inputs` lists the names of its inputs, `own` lists its parameters, and `foreign` lists the parameters that only
     other models have. `request` and `input` are the pydantic models of its requests and of an input. `route` is its key
     in the envelope cache. The model `lookup` has the inputs `0.indices`, `0.offsets`, `1.indices` and so on; the rest
-    of a lookup is the JSON text in its parameter `lookup`.
+    of a lookup is the JSON text in its `lookup` parameter.
 
     `keyed` is the model of the same tensor for requests with keys instead of indices, which gather rows.
     """
@@ -348,7 +348,7 @@ def _validate_parameters(given: Mapping[str, Any], model: Model, arrays: Collect
 def _validate_lookup(
     text: str, inputs: Sequence[Input], limits: Limits, memory: Memory
 ) -> tuple[Validated, tuple[tuple[str, str], ...]]:
-    """Validate the parameter `lookup` with the JSON model of lookups.
+    """Validate the `lookup` parameter with the JSON model of lookups.
 
     Also returns pairs of array name and input name.
     """

@@ -1,7 +1,7 @@
 """Reads the body of an infer request over REST (JSON, and any items that follow it) into a call.
 
 The JSON describes the inputs. The items of an input are either in its `data` or after the JSON, in the order of the
-inputs, with the size in its parameter `binary_data_size`. Items never become Python objects, and items after the JSON
+inputs, with the size in its `binary_data_size` parameter. Items never become Python objects, and items after the JSON
 are not copied if they are aligned. Before any error is returned, the JSON is checked against the whole grammar. NaN and
 infinities may be unquoted, as many libraries write them: as float items they are numbers, and everywhere else they are
 null.

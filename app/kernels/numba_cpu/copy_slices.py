@@ -99,7 +99,7 @@ def _copy_short_slices(target: Address, sources: Address, count: int, ahead: int
     """Copy slices of 3 to 63 bytes, each by two overlapping copies.
 
     If `ahead` is 0, the prefetches have no effect, because they target the slice that is about to be copied. LLVM
-    should inline this function: when it was spliced into the caller's source, 200,000 rows of 48 bytes took 10 %
+    should inline this function: when it was spliced into the caller's source, 200,000 rows of 48 bytes took 10%
     longer.
     """
     for t in range(count):

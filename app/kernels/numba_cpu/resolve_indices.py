@@ -54,7 +54,7 @@ class IndexedItemsJob(IndexedJob):
 
     base: int
     axis_size: int
-    """Exclusive upper bound of the entries."""
+    """Exclusive upper bound on the entries."""
     axis_stride: int
     strides: Sizes
     row_entries: int

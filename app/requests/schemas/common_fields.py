@@ -47,7 +47,7 @@ AnyJson = Annotated[Any, WithJsonSchema({})]
 
 
 def dialect_field(dialects: Any, default: str) -> Any:
-    """Return the type and the field `dialect` for requests that may specify one of `dialects`."""
+    """Return the type and the `dialect` field for requests that may specify one of `dialects`."""
     return one_of(dialects), Field(default, description="Specification and version whose rules apply.")
 
 
@@ -82,7 +82,7 @@ _BATCH_DIMS: Final = (
 
 
 def apply_dialect(signature: Signature, fields: Any, pointer: str) -> tuple[int, OutOfBounds]:
-    """Return the additional `batch_dims` (0 if the dialect has none) and the mode for indices out of bounds.
+    """Return the additional `batch_dims` (0 if the dialect has none) and the mode for out-of-bounds indices.
 
     `fields` are those of a valid gather at `pointer`. Raises invalid_field.
     """

@@ -107,7 +107,7 @@ def _json_text_hint(value: object, pointer: str) -> str:
 
 
 def _nearest_value(name: str, given: str, allowed: Sequence[str]) -> str | None:
-    """Return the value of `allowed` that was probably meant for the member `name`, or None.
+    """Return the value of `allowed` that was probably meant for the `name` member, or None.
 
     An ONNX opset contains the newest version of each operator up to it: opset 17 contains ScatterND-16.
     """

@@ -79,7 +79,7 @@ class _DataForms:
 
 
 GivenData = Annotated[Tensor | NamedTensor, _DataForms()]
-"""The member `data` of a request: a tensor, or the name of a resident tensor."""
+"""The `data` member of a request: a tensor, or the name of a resident tensor."""
 
 
 class GatherRequest(RequestModel):

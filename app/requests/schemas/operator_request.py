@@ -135,7 +135,7 @@ def check_one_shape(request: BackwardRequest, prefix: str = "") -> None:
 
 
 def sparse_field(signature: Signature) -> Any:
-    """Return the type and the field `sparse` for the gradient of an operator."""
+    """Return the type and the `sparse` field for the gradient of an operator."""
     return JsonBool, Field(False, description=_SPARSE.format(signature.parameters[0].name))
 
 
@@ -150,7 +150,7 @@ _MEMBERS: Final[dict[str, type[RequestModel]]] = {
 def operator_request(signature: Signature) -> type[RequestModel]:
     """Return the model of the operator's JSON requests.
 
-    Its first parameter is the field `parameter`, aliased to the parameter's own name.
+    Its first parameter is the `parameter` field, aliased to the parameter's own name.
     """
     base = _MEMBERS[signature.kind]
     own: dict[str, Any] = {parameter.name: parameter_field(parameter) for parameter in signature.parameters[1:]}

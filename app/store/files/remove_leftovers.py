@@ -59,7 +59,7 @@ class UploadFolder:
         """Return the files of uploads whose processes have died. Raises OSError."""
         with self._locks.uploads():
             found = self._abandoned()
-        # Skip the files of uploads that have ended in the meantime.
+        # Skip the files of uploads that have ended meanwhile.
         return [path for path in found if os.path.lexists(path)]
 
     def _abandoned(self) -> list[Path]:

@@ -2,7 +2,7 @@
 
 Group commit: scatters that are queued for the same tensor, under the same reference, share one fsync. The caller of the
 first scatter in the queue is the leader, which takes the tensor's lock and executes all scatters queued so far. Then
-the caller of the next scatter does the same with those queued in the meantime. No scatter is delayed to form a batch.
+the caller of the next scatter does the same with those queued meanwhile. No scatter is delayed to form a batch.
 """
 
 from __future__ import annotations

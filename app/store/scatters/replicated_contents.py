@@ -208,7 +208,7 @@ class ReplicatedContents:
                     if mode_of(self._logs.tensor_folder / found.file) is not None:
                         yield
                         return
-                    if self._index.find(tensor) is found:  # unless the table has grown into new files in the meantime
+                    if self._index.find(tensor) is found:  # unless the table has grown into new files meanwhile
                         raise damaged(tensor, "its file is missing")
 
     def adopt(

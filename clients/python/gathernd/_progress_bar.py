@@ -11,7 +11,7 @@ _SECONDS_BETWEEN: Final = 0.1
 
 
 class ProgressBar:
-    """Shows the bytes done so far: `items  45 % [####      ] 230.4 of 512.0 MB, 110.2 MB/s`.
+    """Shows the bytes done so far: `items  45% [####      ] 230.4 of 512.0 MB, 110.2 MB/s`.
 
     `total` is the total number of bytes, 0 until it is known. On a terminal the line is updated in place; elsewhere
     only the last line is written.

@@ -1,4 +1,4 @@
-"""The command `gathernd`.
+"""The `gathernd` command.
 
 It is a separate package because `gathernd` imports httpx, which commands such as `gathernd serve` do not need.
 """

@@ -1,4 +1,4 @@
-"""`python -m gathernd_cli` is the command `gathernd`."""
+"""`python -m gathernd_cli` is the `gathernd` command."""
 
 from . import main
 

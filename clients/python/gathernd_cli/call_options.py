@@ -1,4 +1,4 @@
-"""Options shared by several commands: indices out of bounds, missing keys, reductions, conditions and output files."""
+"""Options shared by several commands: out-of-bounds indices, missing keys, reductions, conditions and output files."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def missing_options(missing: Missing, missing_row: str | None) -> dict[str, Any]
 
 
 def json_option(name: str, text: str) -> Any:
-    """Parse the JSON value of the option `name`. Exits with code 2 if it is not JSON."""
+    """Parse the JSON value of the `name` option. Exits with code 2 if it is not JSON."""
     try:
         return json.loads(text, parse_int=_integer, parse_float=_finite)
     except ValueError:
