@@ -4,7 +4,7 @@ The rows are in `app.api.route_rows`. This is the only source of paths in `app/`
 keys, OpenAPI, the labels of metrics, logs and traces, and the server's health checks all use it.
 
 Paths are decoded and compared segment by segment: an encoded slash is part of its segment (see
-`asgi_request.decoded_path`). A trailing slash and the case of letters matter.
+`asgi_request.decoded_path`). Trailing slashes and letter case are significant.
 """
 
 from __future__ import annotations

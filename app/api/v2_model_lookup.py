@@ -35,7 +35,7 @@ _MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name
 _RESIDENT: Final = OPERATORS["gathernd"].signature
 """Signature of the model of a resident tensor."""
 _KEYED: Final = OPERATORS["gather"].signature
-"""Signature of the model of a resident tensor for requests with keys."""
+"""Signature of a resident tensor's model for requests with keys."""
 
 
 class Models:
@@ -159,7 +159,7 @@ that.
 """
 ANY_SHAPE: Final = (-1,)
 TUPLES_SHAPE: Final = (-1, -1)
-"""The shape of indices in the metadata when they are tuples: rows of tuples.
+"""The shape that the metadata gives for indices that are tuples: one tuple per row.
 
 Other ranks are also accepted, and a single list of numbers is one tuple.
 """

@@ -3,9 +3,9 @@
 Plain threads wait on one queue and return results through the event loop. In measurements, this hand-off took about
 half the time of `loop.run_in_executor`, and a fifth of it under load.
 
-A request may need several calls: to decompress, read, gather and write. Only its first call is refused if the queue is
-full, and its later calls take precedence over those of new requests. Otherwise an overloaded service would spend most
-of its time on requests that it finally refuses.
+A request may need several calls: to decompress, read, gather and write. Only its first call can be refused because the
+queue is full. Its later calls run before the calls of new requests. Otherwise an overloaded service would spend most of
+its time on requests that it finally refuses.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class UnsentAnswers:
             one.acknowledged, one.look_at = acknowledged, now + self._pause
 
     def _check_unix_connection(self, connection: socket.socket, now: float, known: Mapping[int, _FullQueue]) -> None:
-        """Reset a connection if its peer has read nothing for as long as reading its unread bytes takes at the minimum
+        """Reset a connection whose peer has stopped reading, after the time that the unread bytes take at the minimum
         rate.
         """
         size = unsent_bytes(connection)  # this includes the kernel's overhead for each piece

@@ -66,7 +66,7 @@ class SourceFailed(Exception):
 
 
 class Interrupted(Exception):
-    """The source did not respond completely, but may do so if the request is retried after `retry_after` seconds."""
+    """The source's response was incomplete, but a retry after `retry_after` seconds may succeed."""
 
     def __init__(self, why: str, retry_after: float = 0.0) -> None:
         super().__init__(why)

@@ -116,7 +116,7 @@ def insert(
 def remove(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, removed: Integers) -> int:
     """Remove the entries of the rows `removed`. Returns how many were found.
 
-    The column must still hold the keys of all indexed rows. Keys that had passed a removed key on their way move back.
+    The column must still hold the keys of all indexed rows. Keys that probing had pushed past a removed key move back.
     """
     found = 0
     for row in removed.tolist():

@@ -117,7 +117,7 @@ class Worker:
 class Supervisor:
     """The parent process.
 
-    A worker runs the Python source `program` with the descriptor of its `WorkerStart` as argument.
+    A worker runs the Python source `program` with the descriptor of its `WorkerStart` as its argument.
 
     `WorkerStart` passes on `settings`, `store_token` and the current contents of the `watchers`' files.
     """

@@ -1,7 +1,7 @@
 """The table of element types: the name of each type in each format, and the array dtype that holds its items.
 
-`numpy` is the dtype of that array. Strings, which would be objects in NumPy, are held as `PackedStrings`. `carrier` is
-the dtype of the same size that kernels see, so that kernels are compiled for five item sizes instead of for every type.
+`numpy` is the dtype of that array. Strings, which would be objects in NumPy, are held as `PackedStrings`. Kernels see
+`carrier` instead, a dtype of the same size, and are therefore compiled for five item sizes instead of for every type.
 For strings, a kernel gathers the 8-byte offset of each string.
 """
 

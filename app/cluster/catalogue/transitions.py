@@ -235,7 +235,7 @@ def mark_lost(catalogue: Catalogue, node: str) -> Change | None:
 
 
 def segment_bounds(rows: int, ranges: int) -> list[tuple[int, int]]:
-    """Divide `rows` into `ranges` segments, or fewer if there are fewer rows, whose sizes differ by at most one."""
+    """Divide `rows` into `ranges` segments (fewer if there are fewer rows). Their sizes differ by at most one."""
     ranges = min(ranges, rows)
     return [(number * rows // ranges, (number + 1) * rows // ranges) for number in range(ranges)]
 

@@ -46,7 +46,9 @@ class ClusterView:
 
     @cached_property
     def known(self) -> Mapping[str, Mapping[str, HeldSegment]]:
-        """The segments of each running shard whose list was requested with the current fencing token."""
+        """The segments of each running shard. Includes only shards whose list was requested with the current fencing
+        token.
+        """
         return {
             node: holding.segments
             for node, holding in self.holdings.items()

@@ -1,8 +1,8 @@
 """Moves. A move consists of a segment in the catalogue, the parts that will replace it, and the copies needed first.
 
 A move transfers a replica to another shard, adds or removes a replica, or splits a segment in two. A move of an open
-range has no copies: the catalogue lists a shard before that shard has the rows, and the shard counts once it is in
-sync.
+range has no copies: the catalogue lists a shard before that shard has the rows, and the shard does not count as a
+replica until it is in sync.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Readable:
 
 
 def judge_read(replica: Readable, now: float, least: int = 0) -> Read:
-    """Decide on a read by a client that has seen the sequence `least`."""
+    """Decide whether a replica may serve a read. `least` is the sequence that the client has seen."""
     if not replica.is_in_sync:
         return Read.NOT_IN_SYNC
     if now >= replica.confirmed + READ_LEASE_S:

@@ -1,7 +1,7 @@
 """Run requests by key: fetch the rows of the request's distinct keys into a small table, and use that table locally.
 
-The code for a single machine then runs on the small table. Of the requested keys, the small table has exactly those
-that the large table has, so missing keys, padding, fills and bags give the same results.
+The code for a single machine then runs on the small table. A requested key is in the small table exactly if it is in
+the large table, so missing keys, padding, fills and bags give the same results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KeyedRead:
     ) -> None:
         """Find the distinct keys and build the requests.
 
-        `given` are all keys to look up; `numbers` is in the same order.
+        `given` holds all keys to look up; `numbers` is in the same order.
         """
         version, dtype = resident.version_in_map, resident.tensor.dtype
         assert version.keys is not None
@@ -123,7 +123,7 @@ def bytes_to_read(given: Iterable[Tensor]) -> int:
 
 
 def row_key(row: NamedRow | None, dtype: str) -> list[Tensor]:
-    """Return the key by which a request refers to a row, as a list, or an empty list.
+    """Return a one-item list with the key that selects the row, or an empty list if there is none.
 
     Raises value_not_representable.
     """

@@ -30,8 +30,8 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 0.5
 """First and longest pause between rounds with the same map, in seconds. The pause doubles with each round."""
 CATCH_UP_S: Final = 20.0
-"""Seconds during which an open range gets further rounds as long as a replica responds that it may not be read yet.
-This is long enough for a shard to become the primary and to commit the previous primary's records.
+"""How many seconds an open range keeps getting further rounds while a replica reports that it cannot be read yet. This
+is long enough for a shard to become the primary and to commit the previous primary's records.
 """
 Outcome: TypeAlias = Literal["done", "version_gone", "shard_unavailable", "deadline_exceeded"]
 """`version_gone`: the map no longer has this version.
@@ -80,7 +80,7 @@ class _RangeRead:
     again_at: float | None = None
     """When the next round begins, or None while a round is in progress."""
     refused: bool = False
-    """Whether a replica has responded in this round that it may not be read yet."""
+    """Whether a replica has reported in this round that it cannot be read yet."""
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class RangeReads:
         return self._ask(number, one, now)
 
     def on_response_begin(self, number: int, replica: Replica) -> None:
-        """Report that a replica's response has begun. The other ask of a hedged read is dropped."""
+        """Report that a replica's response has begun. The other request of a hedged read is dropped."""
         one = self._waiting.get(number)
         if one is not None and replica in one.asked:
             one.asked = (replica,)

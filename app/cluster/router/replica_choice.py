@@ -17,13 +17,12 @@ FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 4.0
 """First and longest pause during which a failed replica comes last, in seconds. The pause doubles with each failure."""
 FIRST_P95: Final = 0.05
-"""Assumed p95, in seconds, of a shard for which no reads are known."""
+"""Assumed p95, in seconds, for a shard with no recorded reads."""
 LEAST_P95: Final = 0.005
 """Minimum seconds before a hedge. Shorter delays are noise from the network and from this process."""
 SILENT_READS: Final = 3
 SILENT_S: Final = 0.25
-"""A shard is silent if it has responded to none of at least this many reads, dropped over at least this many
-seconds.
+"""A shard is silent once at least this many reads, over at least this many seconds, were dropped without a response.
 """
 HEDGED_SHARE: Final = 0.04
 """Maximum number of hedges per read of a range with several replicas."""
@@ -38,7 +37,7 @@ logger = logging.getLogger("gathernd")
 
 
 class ReplicaChoice:
-    """What one router knows about the shards, by address. `now` is in seconds since any fixed moment."""
+    """What one router knows about the shards, by address. `now` is in seconds since an arbitrary fixed point."""
 
     def __init__(self) -> None:
         self._turn = 0

@@ -77,7 +77,7 @@ class SegmentBody(NamedTuple):
 class SegmentWriter:
     """Send the rows of one segment to the shard `node` at `address`.
 
-    `failure` is the reason if the shard does not have them.
+    If the shard does not have the rows, `failure` says why.
 
     If `finish` returns and there is no failure, the shard durably has the rows. Otherwise, none of them remain.
     """

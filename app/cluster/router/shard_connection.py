@@ -61,7 +61,8 @@ _KINDS: Final = {
 
 
 class ShardConnection(asyncio.BufferedProtocol):
-    """A connection. `ask` sends a request. `done` is called once, with None once the sink has the whole response.
+    """A connection. `ask` sends a request. `done` is called exactly once: with None when the sink has the whole
+    response, or with the failure.
 
     After a failure, the connection is closed unless the failure is a complete response with a status other than 200.
     `closed` is called when the connection has ended.

@@ -93,14 +93,14 @@ def explained_ranges(
 
 
 class NeedingPlaces(NamedTuple):
-    """The places where a request has indices that need a range: the first ones in order, and their total number."""
+    """Where a request's indices need a range: the first few places, in order, and the total count."""
 
     places: Sequence[tuple[int, Place]]
     total: int
 
 
 def needing_places(indices: Tensor, tuples: NDArray[np.intp], depth: int = 1) -> NeedingPlaces:
-    """Return the first of `tuples`, which must be ascending, as places in `indices`, and the total number of tuples."""
+    """Return the places in `indices` of the first few `tuples` (in ascending order), and how many tuples there are."""
     places = []
     for number in tuples[:REPORTED_PLACES].tolist():
         item = number * depth

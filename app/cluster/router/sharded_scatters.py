@@ -378,7 +378,7 @@ def _unavailable(one: _ValidScatter, part: Part, failure: RangeFailed) -> Gather
 def _rows_of(version: ShardedVersion, part: Part) -> tuple[int, int]:
     """Return a part's first row and the row after its last one, for errors.
 
-    For a table with keys, rows are as uploaded.
+    For a table with keys, row numbers are those of the upload.
     """
     bounds = [
         row_bounds

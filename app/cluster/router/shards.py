@@ -169,7 +169,7 @@ class Shard:
         self._closing = False
 
     def return_connection(self, connection: ShardConnection) -> None:
-        """Pass a connection that has become free to a waiting ask, or keep the connection."""
+        """Hand a freed connection to a waiting request, or keep it if none is waiting."""
         if self.waiting:
             self.waiting.popleft().send_on(connection)
         elif self._closing:

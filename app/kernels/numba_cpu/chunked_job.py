@@ -38,13 +38,15 @@ from app.kernels.numba_cpu.thresholds import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.typed_memory import record_of
 
 _TIMEOUT_NS: Final = 500_000
-"""Nanoseconds that an owner waits before it leaves a job unfinished because its event loop has other requests."""
+"""How long, in nanoseconds, an owner waits before it leaves a job unfinished so that its event loop can serve other
+requests.
+"""
 _HELP, _SHUT_DOWN, _POLL = range(3)
 """The tasks of `_run_helper_task`."""
 
 
 class Job:
-    """The fields with which each job starts."""
+    """The fields that every job starts with."""
 
     run_chunk: Address
     """Address of the function for a chunk: (job address, chunk number) -> first invalid component, or -1."""

@@ -250,7 +250,7 @@ def _field(model: type[BaseModel], name: str) -> Any:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models among the alternatives of a type, excluding those of a list's items."""
+    """Yield the models in a union type, but not the models of a list's items."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) is Annotated:

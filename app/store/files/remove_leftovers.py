@@ -87,7 +87,7 @@ def _upload_of(file: str) -> str:
 class OrphanedFiles:
     """Files of contents and logs that belong to no tensor.
 
-    A process died, or failed to remove them or to commit.
+    They are left over when a process dies, cannot remove them, or fails to commit.
     """
 
     _tensors: Path

@@ -1,4 +1,4 @@
-"""The files that a backup copies for one content: the file of its rows, and its key file if it has keys.
+"""The files that a backup copies for one version: its row file and, if it has keys, its key file.
 
 A file is copied block by block to a file that includes all of its scatters. Each block is compared with its checksum.
 All functions may raise BadFile and OSError.
@@ -51,7 +51,8 @@ Read = Callable[[int, int], Buffer]
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """A content to copy. `read` returns its bytes. `checksums` is valid for all blocks except those in `changed`.
+    """One version's data, to be copied. `read` returns its bytes. `checksums` is valid for all blocks except those in
+    `changed`.
 
     `words` are written to the first page, along with the sequence and the time.
     """

@@ -25,7 +25,7 @@ from app.store.scatters.writable_tensor import WritableTensor
 
 
 def _can_join(change: ScatterChange | KeyedChange, records: Sequence[Record]) -> bool:
-    """Return whether a change can be computed before `records` are applied and repeats none of their keys."""
+    """Return whether a change repeats no key of `records`, and can be computed before they are applied."""
     if change.key is not None and any(record.entry.key == change.key for record in records):
         return False
     if change.updates is None:

@@ -190,7 +190,7 @@ class WritableTensor:
         self.set_applied(last.sequence)
 
     def set_applied(self, sequence: int) -> None:
-        """Set the version to record that the records up to `sequence` have been applied."""
+        """Set the version to show that all records up to `sequence` have been applied."""
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] & DAMAGED | 2 * sequence)
 
     def rewrite(self, records: Iterable[Record]) -> set[int]:
