@@ -21,7 +21,6 @@ from app.store import LocalStore, StoreRefused
 from app.store.catalogue.catalogue_database import FILE
 from app.store.import_records import ImportRecord
 from app.store.maintenance.backup import DamagedVersions, back_up
-from app.store.maintenance.backup_manifest import CONTENTS, MANIFEST, MARKER
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
 from tests.store.helpers import opened, put, put_alias, read, scatter
@@ -35,7 +34,6 @@ IN_STORE = (
     ("link to a file", "content"), ("link to a file", "log"), ("link to a file", "incoming/stray"),
     ("link to nothing", "lock"), ("link to nothing", "format.new"), ("link to nothing", "snapshots/stray.1"),
 )  # fmt: skip
-IN_BACKUP = (("pipe", MARKER), ("link to a file", MANIFEST), ("pipe", "content"), ("folder", f"{MANIFEST}.new"))
 NEEDED = ("format", FILE, "content", "log")
 """What a store is not whole without."""
 
@@ -178,39 +176,3 @@ def test_what_stands_in_the_place_of_a_file_of_the_store(kind: str, place: str, 
     if place not in NEEDED:
         assert served(folder) == []
         assert checked(folder) == []
-
-
-@pytest.mark.parametrize("is_link", [False, True])
-def test_what_stands_in_the_place_of_a_folder_of_the_store(is_link: bool, folder: Path, tmp_path: Path) -> None:
-    """A link leads to a folder of somebody, whose files are not the store's to remove."""
-    path, outside = folder / "tensors", tmp_path / "outside"
-    shutil.copytree(path, outside)
-    shutil.rmtree(path)
-    if is_link:
-        path.symlink_to(outside)
-    else:
-        os.mkfifo(path)
-    before = left_outside(outside)
-    told = checked(folder)
-    assert any(line.startswith("tensors: ") for line in told), told
-    back_it_up(folder)
-    assert str(path) in served(folder)
-    assert left_outside(outside) == before
-
-
-@pytest.mark.parametrize(("kind", "place"), IN_BACKUP)
-def test_what_stands_in_the_place_of_a_file_of_a_backup(kind: str, place: str, folder: Path, tmp_path: Path) -> None:
-    backup, outside = tmp_path / "backup", tmp_path / "outside"
-    back_up(folder, backup)
-    path = min((backup / CONTENTS).iterdir()) if place == "content" else backup / place
-    put_in_place(kind, path, outside)
-    before = left_outside(outside)
-    told = checked(backup)
-    assert any(name in line for line in told for name in (path.name, "@1")), told
-    if place == f"{MANIFEST}.new":
-        restore(backup, tmp_path / "elsewhere")
-    else:
-        with pytest.raises((StoreRefused, OSError)):
-            restore(backup, tmp_path / "elsewhere")
-    back_it_up(folder)
-    assert left_outside(outside) == before
