@@ -205,43 +205,6 @@ def test_the_resident_tensors_are_listed_with_what_is_known_of_them(open_page: O
     assert page.locator(".look img").count() == 0
 
 
-def test_the_versions_of_a_tensor_are_listed_and_a_click_moves_an_alias_and_moves_it_back(
-    open_page: Open, server: Server
-) -> None:
-    client = server.shared_client()
-    for number in (1, 2, 3):
-        answer = client.put("/tensors/nightly", params={"keep": "3"}, content=npy(ARRAY + number))
-    newest = answer.json()["version"]
-    try:
-        page = open_page("/#tensors")
-        page.get_by_role("button", name="Versions of nightly").click()
-        kept = page.locator(".versions")
-        kept.wait_for()
-        assert violations(page) == []
-        assert [text.split()[0] for text in kept.locator(".name").all_inner_texts()] == [
-            str(newest), str(newest - 1), str(newest - 2),
-        ]  # fmt: skip
-        page.get_by_label("Alias", exact=True).fill("live")
-        page.get_by_role("button", name="Set", exact=True).click()
-        page.get_by_text(f"live is version {newest} now").wait_for()
-        for version in (newest - 2, newest):
-            page.get_by_role("button", name=f"Move live to version {version}").click()
-            page.get_by_text(f"live is version {version} now").wait_for()
-            assert client.get("/aliases/live").json()["version"] == version
-        until(page, "!document.querySelector('.look[aria-busy], .look [aria-busy]')")  # it has read what it moved
-        client.put("/aliases/live", json={"tensor": f"nightly@{newest - 1}"})  # somebody else moves it
-        page.get_by_role("button", name=f"Move live to version {newest - 2}").click()
-        page.locator(".look .problem-text").wait_for()
-        assert client.get("/aliases/live").json()["version"] == newest - 1
-        page.get_by_role("button", name=f"Try nightly@{newest - 2} in the playground").click()
-        page.locator("#run").click()
-        until(page, "document.getElementById('outcome').textContent")
-        assert f'"tensor": "nightly@{newest - 2}"' in page.locator("#curl-code").inner_text()
-    finally:
-        client.delete("/aliases/live")
-        client.delete("/tensors/nightly")
-
-
 def test_a_key_is_asked_for_and_kept_in_memory_alone(open_page: Open, start: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     key = api_keys.add(keys, "reader", ["gather", "tensors"])

@@ -76,14 +76,6 @@ def two_features(open_page: Open, tables: httpx.Client) -> Page:
     return page
 
 
-@pytest.fixture
-def gradients(open_page: Open) -> Page:
-    """The form of a gradient."""
-    page = open_page("/#gradients")
-    page.locator("#readiness.is-ready").wait_for()
-    return page
-
-
 def fill_and_refuse(page: Page, form: str, changes: dict[str, str], code: str, control: str) -> None:
     """The form refuses what its fields then say, and forgets that once they are as before."""
     fields = {part: page.locator(f"#{form}-{part}") for part in changes}
@@ -177,22 +169,6 @@ def test_a_gradient_dense_and_sparse(open_page: Open, tables: httpx.Client) -> N
         ["2.0", "0.0", "1.0", "4.0", "0.0", "3.0", "6.0", "0.0", "5.0", "8.0", "0.0", "7.0"]
     ]
     assert '"tensor": "form-items"' in page.locator("#backward-curl").inner_text()
-
-
-@for_each(
-    ("changes", "code", "control"),
-    [
-        ({"indices": "[[4]]", "grad-output": "[[1, 2]]"}, "index_out_of_bounds", "backward-indices"),
-        ({"grad-output": "[[1, 2]]"}, "updates_shape_mismatch", "backward-grad-output"),
-        ({"data-shape": "[4, -2]"}, "invalid_field", "backward-data-shape"),
-        ({"lda-coeff": "1e39"}, "value_not_representable", "backward-lda-coeff"),
-        ({"parameter": "7"}, "batch_dims_out_of_range", "backward-parameter"),
-    ],
-)
-def test_errors_of_a_gradient_are_shown_at_their_field(
-    gradients: Page, changes: dict[str, str], code: str, control: str
-) -> None:
-    fill_and_refuse(gradients, "backward", changes, code, control)
 
 
 def test_the_forms_are_accessible(open_page: Open, tables: httpx.Client) -> None:
