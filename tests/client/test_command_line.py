@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -35,15 +34,6 @@ def test_a_command_imports_only_what_it_needs(command: str, unneeded: set[str]) 
     command_words = [sys.executable, "-c", program, *command.split()]
     done = subprocess.run(command_words, capture_output=True, text=True, timeout=60, check=True)
     assert not unneeded & eval(done.stdout.splitlines()[-1])
-
-
-def test_an_output_that_cannot_be_written_is_told_in_a_line() -> None:
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "gathernd_cli", "version"],
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
-        )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, "gathernd: No space left on device\n")
 
 
 def test_without_the_service_its_commands_are_named_as_those_of_another_distribution(

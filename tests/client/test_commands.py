@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -27,7 +25,7 @@ from gathernd_cli.status_command import NoAnswer
 from tests.client.test_gathers import same
 from tests.for_each import for_each
 from tests.http.conftest import Start
-from tests.http.server import GATHERND, Server
+from tests.http.server import Server
 from tests.http.test_tls import Pair, pair
 
 __all__ = ["pair"]
@@ -304,21 +302,6 @@ def test_pieces_of_two_contents_are_never_put_together(
     assert "never.npy" not in "".join(listing(tmp_path))
     monkeypatch.undo()
     service.delete("moving")
-
-
-def test_progress_is_shown_on_a_terminal_only(run: Run, server: Server, service: Client) -> None:
-    command = [GATHERND, "tensors", "put", "shown", "data.npy"]
-    quiet = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert quiet.stderr == ""
-    reader, writer = pty.openpty()
-    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, text=True, timeout=60, check=True)
-    os.close(writer)
-    text = os.read(reader, 1 << 16).decode()
-    os.close(reader)
-    assert shown.stdout.strip() == service.metadata("shown").etag != quiet.stdout.strip()
-    assert "shown" in text
-    assert "48/48 bytes" in text
-    service.delete("shown")
 
 
 def test_a_signal_leaves_no_part_of_a_download(tmp_path: Path) -> None:

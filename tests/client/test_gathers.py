@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -257,22 +256,6 @@ class TestFunctions:
         monkeypatch.setattr("gathernd._retries._FIRST_PAUSE", 0.001)
         with pytest.raises(errors.ConnectError):
             package.gathernd([1.0], [[0]])
-
-    def test_a_forked_child_and_the_end_of_the_process_are_quiet(self) -> None:
-        program = (
-            "import os, gathernd\n"
-            "assert gathernd.gathernd([1.0, 2.0], [[1]]).tolist() == [2.0]\n"
-            "child = os.fork()\n"
-            "assert gathernd.gathernd([1.0, 2.0], [[0]]).tolist() == [1.0]\n"
-            "if not child:\n"
-            "    os._exit(0)  # its parent's connections are not its own to close\n"
-            "assert os.waitpid(child, 0)[1] == 0\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program],
-            cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_forked_child_has_connections_of_its_own(server: Server) -> None:

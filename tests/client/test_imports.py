@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
-from time import sleep
 from typing import Any
 
 import numpy as np
@@ -209,33 +204,3 @@ def test_a_url_that_cannot_be_read_ends_the_command_with_a_line(source: RangeSer
     assert why in done.stderr
     assert "SECRET" not in done.output + done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_a_signal_leaves_no_temporary_file(source: RangeServer, tmp_path: Path) -> None:
-    going, number = Event(), signal.SIGHUP
-
-    def respond(handler: Any) -> bool:
-        handler.send_response(200)
-        handler.end_headers()
-        return bool(going.wait(60))
-
-    source.respond = respond
-    before = signal.signal(number, signal.SIG_DFL)  # these tests may run where it is ignored, and so would the command
-    try:
-        command = subprocess.Popen(
-            [sys.executable, "-m", "gathernd_cli", "tensors", "put", "held", f"{source.url}/t/held.npy"],
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-        )
-    finally:
-        signal.signal(number, before)
-    while not source.asked and command.poll() is None:
-        sleep(0.01)
-    assert len(list(tmp_path.iterdir())) == 1
-    command.send_signal(number)
-    try:
-        assert command.wait(60) == -number
-    finally:
-        going.set()
-        command.kill()
-        command.wait()
-    assert list(tmp_path.iterdir()) == []
