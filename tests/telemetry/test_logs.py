@@ -80,45 +80,12 @@ def test_what_a_client_made_up_stays_inside_its_field(text: str) -> None:
     assert "\n" not in JsonFormatter().format(record(text))
 
 
-def test_a_json_line_has_time_level_and_the_fields_of_a_request(kept: list[logging.LogRecord]) -> None:
-    RequestLog(10).write(request())
-    line = json.loads(JsonFormatter().format(kept[0]))
-    assert line.pop("time").endswith("Z")
-    assert line.pop("process") > 0
-    assert line == {
-        "level": "info", "logger": "gathernd.requests", "message": "request refused", "method": "POST",
-        "route": "/gathernd", "path": "/gathernd", "status": 422, "code": "index_out_of_bounds", "milliseconds": 1.5,
-        "request_id": "id-1", "trace_id": TRACE, "client": "127.0.0.1",
-        "key": "alice",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("status", "level"), [(0, "INFO"), (400, "INFO"), (501, "INFO"), (500, "ERROR"), (503, "WARNING"), (507, "WARNING")]
 )
 def test_the_level_says_whose_fault_it_is(status: int, level: str, kept: list[logging.LogRecord]) -> None:
     RequestLog(10).write(request(status=status))
     assert kept[0].levelname == level
-
-
-def test_a_flood_is_cut_to_its_rate_and_the_rest_is_counted(
-    kept: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 100.0
-    monkeypatch.setattr(request_log, "monotonic", lambda: now)
-    log = RequestLog(3)
-    for _ in range(7):
-        log.write(request())
-    log.write(request(code="unauthorized", status=401))
-    log.sweep()
-    assert len(kept) == 3
-    now += 1.0
-    log.sweep()
-    log.sweep()
-    assert [entry.getMessage() for entry in kept[3:]] == ["requests refused and not logged one by one"]
-    assert kept[3].__dict__["fields"] == {"requests": 5, "codes": {"index_out_of_bounds": 4, "unauthorized": 1}}
-    log.write(request())
-    assert len(kept) == 5
 
 
 def test_what_an_exception_was_raised_from_none_to_hide_is_not_told() -> None:
