@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from queue import Queue
 from typing import Any
 
@@ -128,20 +127,3 @@ def test_a_stream_with_a_thousand_requests_in_flight(grpc_server: GrpcServer) ->
             assert same(result.as_numpy("output"), DATA["FP32"][[number % 3]])
         else:
             assert "is outside" in error.message()
-
-
-def test_a_stream_of_the_aio_client(grpc_server: GrpcServer) -> None:
-    async def run() -> int:
-        async def asked() -> AsyncIterator[dict[str, Any]]:
-            for number in range(IN_FLIGHT):
-                yield {"model_name": "gathernd", "inputs": inputs(), "request_id": str(number)}
-
-        count = 0
-        async with triton_aio.InferenceServerClient(grpc_server.address) as client:
-            async for result, error in client.stream_infer(asked()):
-                assert error is None
-                assert result.get_response().id == str(count)
-                count += 1
-        return count
-
-    assert asyncio.run(run()) == IN_FLIGHT
