@@ -461,16 +461,3 @@ def test_a_machine_that_answers_nothing_does_not_keep_its_connections(monkeypatc
         await until(lambda: cluster.shards.get(cluster.bad).open == 0)
 
     run(work, silent, late_after=0.1)
-
-
-def test_asks_of_a_shard_that_leaves_the_map_go_on_at_once() -> None:
-    async def work(cluster: Cluster, bad: type[Shard]) -> None:
-        connect_never(cluster.bad)
-        asking = [asyncio.create_task(cluster.fetch()) for _ in range(4)]
-        await asyncio.sleep(0.1)
-        cluster.shards.keep_only(frozenset([cluster.version.ranges[0].replicas[1].address]))
-        done, _ = await asyncio.wait(asking, timeout=25)
-        assert len(done) == 4
-        assert all((one.result() == 1).all() for one in done)
-
-    run(work, silent, late_after=30.0)

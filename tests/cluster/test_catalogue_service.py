@@ -122,20 +122,3 @@ def test_an_alias_that_already_names_the_version_is_acknowledged_when_all_worker
     ((_, is_new),) = workers[0].tables.put_aliases([AliasMove("live", "t@2")])
     assert not is_new
     assert workers[1].tables.resolve("live") == "t@2"
-
-
-def test_a_worker_that_hangs_does_not_keep_the_others_from_their_changes(
-    workers: list[CatalogueService], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("app.cluster.router.catalogue_service._WORKERS_S", 0.1)
-    hangs = workers[1]
-    until(lambda: hangs._loop is not None, "it runs")
-    over = Event()
-    assert hangs._loop is not None
-    hangs._loop.call_soon_threadsafe(over.wait, 60)
-    try:
-        workers[0].tables.delete("t@1")
-        assert workers[0].tables.get("t@1") is None
-        assert "may be older" in caplog.text
-    finally:
-        over.set()

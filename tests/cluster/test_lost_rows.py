@@ -17,8 +17,6 @@ from tests.http.conftest import Start
 
 ROWS = np.arange(40, dtype=np.int64).reshape(20, 2)
 NODES = ("s0", "s1")
-LOOKS_S = 4.0
-"""Some looks of a shard at its ranges, and a round of the reconciler."""
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.conftest import SOAK
 from tests.http.conftest import Start, start
 from tests.http.forms import int64
 from tests.http.server import TWO_WORKERS
-from tests.http.tensors import RAW, npy
+from tests.http.tensors import NPY, RAW, npy
 from tests.imports.range_server import range_server
 from tests.parity.items import Array, name_of
 from tests.parity.messages import raw
@@ -83,6 +83,20 @@ def test_an_upload_is_cut_written_to_the_shards_and_served(cluster: Clustered, c
     assert {(node, version.tensor(one)) for one in segments for node in one.nodes} <= cluster.stored()
 
 
+def test_columns_are_put_row_by_row_and_strings_in_ranges_of_very_different_sizes(client: httpx.Client) -> None:
+    """Both have more bytes than are read at once."""
+    rng = np.random.default_rng(3)
+    columns = np.asarray(rng.standard_normal((3001, 130)), order="F")
+    assert client.put("/tensors/columns", content=npy(columns), headers={"content-type": NPY}).status_code == 201
+    assert np.array_equal(content(client, "columns", columns), columns)
+    strings = np.empty((400, 2), object)
+    strings[:] = [["ä" * int(size), ""] for size in rng.integers(0, 12, 400) ** 4]
+    assert len(raw(strings)) > 2 << 20
+    assert put(client, "strings", strings).json()["bytes"] == len(raw(strings))
+    found = client.get("/tensors/strings/content", headers={"accept": RAW})
+    assert found.content == raw(strings)
+
+
 def test_versions_aliases_and_removal(client: httpx.Client, cluster: Clustered) -> None:
     query = {"dtype": name_of(TABLE), "shape": "1001,8", "keep": "2"}
     made = []
@@ -125,34 +139,6 @@ def test_an_import_that_shards_may_not_read_is_streamed_to_them_by_the_router(
     assert json.loads(record)["content"] == "", (
         "what it makes is not in this store: were the router killed, nobody could tell its end"
     )
-
-
-def test_each_answer_is_of_one_version_while_versions_are_published(client: httpx.Client, cluster: Clustered) -> None:
-    put(client, "changing", np.zeros((400, 4), np.int32))
-    over, failures, answers = Event(), list[str](), list[int]()
-
-    def ask() -> None:
-        with cluster.router.client() as own:
-            while not over.wait(0 if SOAK else 0.01):
-                indices = int64([4], [0, 101, 202, 399])
-                answer = own.post("/gather", json={"data": {"tensor": "changing"}, "indices": indices})
-                if not answer.is_success:
-                    failures.append(answer.text)
-                    return
-                found = np.array(answer.json()["output"]["values"])
-                if len(set(found.tolist())) != 1:
-                    failures.append(f"several versions: {found}")
-                answers.append(int(found[0]))
-
-    asking = Thread(target=ask)
-    asking.start()
-    for number in range(1, 6):
-        put(client, "changing", np.full((400, 4), number, np.int32))
-    over.set()
-    asking.join()
-    assert not failures
-    assert answers == sorted(answers)
-    assert answers[-1] >= 4
 
 
 def test_the_last_map_stays_in_force_and_changes_wait_while_etcd_restarts(

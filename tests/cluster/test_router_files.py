@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 from ssl import SSLContext
 
@@ -18,7 +16,6 @@ from app.cluster.shard_map import ShardMap
 from tests.http.conftest import Start, start
 from tests.http.forms import int64
 from tests.http.held import until
-from tests.http.server import TWO_WORKERS
 from tests.http.tensors import RAW
 from tests.http.test_tls import make_pair
 
@@ -31,31 +28,6 @@ VERSION = {
 
 def map_text(name: str, generation: int = 1) -> str:
     return json.dumps({"generation": generation, "tables": {name: {"versions": [VERSION]}}})
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
-@pytest.mark.slow
-def test_a_worker_that_starts_while_the_files_of_a_router_are_broken_has_what_the_others_have(
-    start: Start, tmp_path: Path
-) -> None:
-    placed, key = tmp_path / "map.json", tmp_path / "key"
-    authorities = make_pair(tmp_path / "ca", "authority").certificate
-    placed.write_text(map_text("first"))
-    key.write_text("gnd_key\n")
-    flags = ("--cluster", str(placed), "--cluster-key-file", str(key), "--cluster-ca", str(authorities))
-    with start(*TWO_WORKERS, *flags) as server:
-        placed.write_text(map_text("second", 2))
-        until(lambda: f"the map of shards {placed}: used for workers" in server.log_text())
-        for broken in (placed, key, authorities):
-            broken.write_text("")
-        parent = server.process.pid
-        for worker in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-            os.kill(int(worker), signal.SIGKILL)
-        until(lambda: server.log_text().count("is accepting connections") == 4, 30)
-        with server.client() as client:
-            listed = client.get("/tensors").json()["tensors"]
-        assert [one["name"] for one in listed] == ["second"]
-        assert "Traceback" not in server.log_text()
 
 
 def test_what_changes_data_is_refused_where_a_file_is_the_map(start: Start, tmp_path: Path) -> None:
