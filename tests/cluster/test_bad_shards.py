@@ -209,6 +209,8 @@ def test_the_other_replica_is_asked(respond: Respond, caplog: pytest.LogCaptureF
 
 BAD_STRINGS: dict[str, Respond] = {
     "rows in another format": good,
+    "an error with status 200": says(b'{"code": "internal"}'),
+    "no JSON": says(b"{"),
     "no base64": says(b'{"output": {"base64": "?"}}'),
     "a row less": lambda self, count: self.answer(strings_of(count - 1)),
     "a string that is cut off": says(b'{"output": {"base64": "%b"}}' % b64encode(b"\1\0\0\0x" * 3 + b"\2\0\0\0x")),
