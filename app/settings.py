@@ -82,7 +82,7 @@ class Settings(BaseSettings):
         "0600",
         pattern="^0?[0-7]{3}$",
         description="Permissions of both socket files, in octal: whoever may write to a file may connect. A service "
-        "without keys refuses changes of tensors if others may write to the files.",
+        "without keys refuses changes to tensors if others may write to the files.",
     )
     uds_owner: str | None = Field(
         None,

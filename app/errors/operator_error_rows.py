@@ -270,7 +270,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "GatherElements and ScatterElements need indices that are no larger than data on every axis except `axis`. "
             "They are not broadcast."
         ),
-        fix="Cut indices to the size of data on every other axis, or choose another axis.",
+        fix="Make indices no larger than data on every axis except `axis`, or choose a different `axis`.",
         hints=(
             "Reduce dimension {axis} of indices to {size} or less, its size in data, or choose another axis.",
             "Cut indices to the size of data on every axis except `axis`.",
@@ -341,7 +341,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         "Output too large",
         grpc_status="RESOURCE_EXHAUSTED",
         meaning=(
-            "The output would exceed the limit of bytes. The service decides this from the shapes, before it allocates "
+            "The output would exceed the byte limit. The service decides this from the shapes, before it allocates "
             "anything."
         ),
         fix="Gather fewer slices per request, or have the operator raise GATHERND_MAX_OUTPUT_BYTES.",
@@ -446,8 +446,8 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
     "feature_mismatch": ErrorRow(
         "Feature mismatch",
         meaning=(
-            "The outputs of a lookup's features are joined on axis 1 unless `concat` is false. They must then have the "
-            "same type, the same number of rows, and the same sizes after axis 1."
+            "The outputs of a lookup's features are joined on axis 1 unless `concat` is false. Outputs that are joined "
+            "must have the same type, the same number of rows, and the same sizes after axis 1."
         ),
         fix="Send `concat` false, or give all features tensors of one type and the same number of indices or bags.",
         hints=(

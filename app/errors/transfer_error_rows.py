@@ -71,7 +71,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         meaning=(
             "The service understood the request but refuses it. Possible reasons: The key lacks the required scope. "
             "The Host or Origin header is not allowed (this is checked on a loopback address, and if "
-            "GATHERND_ALLOWED_HOSTS is set). The service has no keys, so it accepts changes of tensors over loopback "
+            "GATHERND_ALLOWED_HOSTS is set). The service has no keys, so it accepts changes to tensors over loopback "
             "only. GATHERND_IMPORT_FROM does not allow the URL of an import."
         ),
         fix=(

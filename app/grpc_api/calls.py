@@ -100,7 +100,9 @@ class Calls(grpc.GenericRpcHandler):
         if offered == f"/{SERVICE}" and method in NOT_OFFERED:
             error = GatherError("not_implemented", f"{method} is not available here")
         else:
-            error = GatherError("not_found", f"unknown call {path[:200]!a}", hint="Use a call of the protocol.")
+            error = GatherError(
+                "not_found", f"unknown call {path[:200]!a}", hint="Call a method of the inference protocol."
+            )
 
         async def refuse(_: object, context: Context) -> bytes:
             request = self._request(UNKNOWN, context)

@@ -260,7 +260,7 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
             f"offsets has rank {rank}, but needs rank 1",
             places=[Place(feature.offsets.shape_pointer, value=rank, allowed=(1, 1))],
             rule=RULES["offsets_invalid"],
-            hint=f"Give the offsets of {feature.pointer} one dimension: for each bag the position of its first index.",
+            hint=f"Send the offsets of {feature.pointer} in one dimension: the position of each bag's first index.",
         )
     if feature.bags < 0:
         raise GatherError(

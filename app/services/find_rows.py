@@ -164,7 +164,7 @@ def resolve_named_row(given: NamedRow, field: str, column: TableKeys | None, row
             "key_not_found",
             f"{field} refers to the key {value!r}, which {name!r} does not have",
             places=[Place(given.key.pointer, value=value)],
-            hint=f"Name a key that {name!r} has at {given.key.pointer}, or a row by its position at {given.pointer}.",
+            hint=f"Send a key that {name!r} has at {given.key.pointer}, or the position of a row at {given.pointer}.",
         )
     position = given.position
     assert position is not None

@@ -226,8 +226,8 @@ def _read(entry: Entry, items: memoryview, memory: Memory) -> Tensor:
 def _unsupported(entry: Entry) -> GatherError:
     return GatherError(
         "unsupported_dtype",
-        f"{shown(entry.dtype)!a} is not an element type that is accepted here; of safetensors' types "
-        f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 supports complex128 and string",
+        f"{shown(entry.dtype)!a} is not accepted here; the accepted types of safetensors are "
+        f"{', '.join(BY_SAFETENSORS)}; JSON with base64 also supports complex128 and string",
         pointer=f"/{entry.name}",
         hint=hint_for_type(str(shown(entry.dtype)), entry.name),
     )

@@ -262,7 +262,7 @@ class ReplicatedContents:
         """
         replication = self.replication
         if replication is None:
-            raise GatherError("shard_unavailable", f"{tensor!r} is replicated, and its shard does not take part yet",
+            raise GatherError("shard_unavailable", f"{tensor!r} is replicated, and this shard has not joined it yet",
                               retry_after=1)  # fmt: skip
         left = list(batch)
         with self.exclusive(tensor):
@@ -291,7 +291,7 @@ class ReplicatedContents:
         def log(content: ReplicatedCopy) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
             state = content.state()
             if state.epoch != epoch or state.tail:
-                raise GatherError("shard_unavailable", f"the primary of {tensor!r} changes", retry_after=1)
+                raise GatherError("shard_unavailable", f"the primary of {tensor!r} is being changed", retry_after=1)
             content.settle()
             records, outcomes = self._executor.collect(content.writable, tensor, batch)
             if not records:
