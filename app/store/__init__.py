@@ -1,4 +1,4 @@
-"""Resident tensors: uploaded once under a name, kept on local disk, and read by all workers through shared mappings."""
+"""Resident tensors: clients upload them by name, and all workers read them from local disk through shared mappings."""
 
 from app.catalogue.conditions import Conditions
 from app.store.local_store import LocalStore

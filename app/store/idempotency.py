@@ -1,10 +1,10 @@
 """Idempotency-Keys: their format, and the stored responses to earlier scatters.
 
-A key is part of the redo record of its scatter, so one fsync makes both durable. A checkpoint moves the keys of a log
-to the catalogue. A key belongs to the name exactly as it is in the request's path, which is called its scope: a
-tensor's name, `NAME@7` or an alias. A key outlives the content that its name refers to: a retry gets the original
-response even if the tensor has since been replaced or removed, or the alias moved. So before a name comes to refer to a
-different content, the keys with that scope move from the old content's log to the catalogue.
+A key is part of its scatter's redo record, so one fsync makes both durable. A checkpoint moves a log's keys to the
+catalogue. A key's scope is the name exactly as it appears in the request's path: a tensor's name, `NAME@7` or an alias.
+A key outlives the version that its scope refers to: a retry gets the original response even if the tensor has since
+been replaced or removed, or the alias has moved. Before a name starts to refer to a different version, the keys with
+that scope therefore move from the old version's log to the catalogue.
 
 Keys live for 24 hours on the store's own clock, which never goes back. Within one boot, the clock advances with the
 machine's clock since boot. It stops while the machine is off or the store is being moved to another machine.
@@ -57,7 +57,7 @@ def _since_boot() -> int:
 
 
 class StoreClock:
-    """The store's clock, which counts the nanoseconds that the store has been in use. A group's processes share it."""
+    """The store's clock, shared by a group's processes. It counts the nanoseconds that the store has been in use."""
 
     def __init__(self, state: memoryview) -> None:
         self._state = state
@@ -108,8 +108,8 @@ class IdempotencyKeys:
     def find_answer(self, scope: str, log: ScatterLog | None, key: str | None, digest: str) -> Scattered | None:
         """Return the response to the request with this key, or None for a new key.
 
-        `scope` is the name that the request was sent to. `log` is the log of the content that the name refers to, read
-        to its end. Raises invalid_field if the key was sent with a different request.
+        `scope` is the name that the request was sent to. `log` is the log of the version that the name refers to,
+        already read to its end. Raises invalid_field if the key was sent with a different request.
         """
         if key is None:
             return None
@@ -137,8 +137,8 @@ class IdempotencyKeys:
     def check_limit(self, log: ScatterLog) -> None:
         """Raise insufficient_storage if there is no capacity to remember one more key for 24 hours.
 
-        `log` is the log of some content, read to its end. Keys in the logs of other tensors count only once they are in
-        the catalogue. May also raise OSError.
+        `log` is a version's log, already read to its end. Keys in the logs of other tensors do not count until they are
+        in the catalogue. May also raise OSError.
         """
         if self._is_full(log):
             self.remove_expired()
@@ -159,7 +159,7 @@ class IdempotencyKeys:
             transaction.set_facts(self.clock.facts())
 
     def logged_at(self, key: str | None, *, replicated: bool) -> int:
-        """Return the time to record for a key. A key that a router generated for replicated content is backdated.
+        """Return the time to record for a key. A key that a router generated for a replicated version is backdated.
 
         Backdating makes the key expire after DRAWN_LIFETIME_NS.
         """
@@ -175,7 +175,7 @@ class IdempotencyKeys:
             transaction.set_facts(self.clock.facts())
 
     def store_in_parts(self, answers: Sequence[AnsweredKey]) -> None:
-        """Insert keys in several short transactions, so that no other writer has to wait long. Raises OSError."""
+        """Insert keys in several short transactions so that no other writer waits long. Raises OSError."""
         for first in range(0, len(answers), _KEYS_PER_TRANSACTION):
             with self._change() as transaction:
                 self.store(transaction, answers[first : first + _KEYS_PER_TRANSACTION])

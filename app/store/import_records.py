@@ -1,13 +1,13 @@
-"""Records of imports: the target, progress and outcome of each, readable by every process of the group.
+"""Import records: each import's target, progress and outcome, readable by every process of the group.
 
-A record is a row of the catalogue. It is inserted when the import begins, and updated once, when the import has ended.
-While the import runs, its process also holds a lock on a file:
+A record is a row in the catalogue. It is inserted when the import begins and updated when the import ends. While the
+import runs, its process also holds a lock on a file:
 
     imports/ID.run      the number of bytes done, as uint64, and a byte set to 1 to cancel the import
 
-If the process of an unfinished import has died, the catalogue decides the outcome. The import is done if the content it
-was to create exists; otherwise it has failed. For an import into a cluster, the error says that the outcome is unknown.
-Imports are never resumed.
+If the process of an unfinished import has died, the catalogue decides the outcome. The import is done if the version
+that it was creating exists; otherwise it has failed. For an import into a cluster, the error says that the outcome is
+unknown. Imports are never resumed.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class ImportFailure:
 class ImportRecord:
     """An import. Times are nanoseconds since 1970.
 
-    `url` has no query. `content` is the ID of the content to create, or "" if a cluster publishes the content under an
-    ID that it chooses itself. `done` is the number of bytes of items read, out of `total`. `metadata` describes the
+    `url` has no query. `content` is the ID of the content to create, or "" if a cluster chooses the ID when it
+    publishes the content. `done` is the number of item bytes read so far, out of `total`. `metadata` describes the
     version that was created.
     """
 
@@ -91,8 +91,8 @@ _JSON: Final = TypeAdapter(ImportRecord)
 class ImportRecords:
     """The import records of a store. All methods do blocking disk I/O.
 
-    `_change` returns a catalogue transaction as a context manager. `_find_made` takes the name of a tensor and the ID
-    of a content, and returns the metadata of the content or None.
+    `_change` returns a catalogue transaction as a context manager. `_find_made` takes a tensor name and a content ID,
+    and returns the content's metadata or None.
     """
 
     _folder: Path
@@ -136,7 +136,7 @@ class ImportRecords:
     def page(self, limit: int, after: str | None) -> tuple[list[ImportRecord], str | None]:
         """Return at most `limit` imports in the order in which they began, starting after the ID `after`.
 
-        The second value is the last ID if more imports follow, or else None.
+        The second value is the last returned ID if more imports follow, and otherwise None.
         """
         with storage_errors():
             found = [_JSON.validate_json(text) for text in self._catalogue.imports(after or "", limit + 1)]
@@ -164,7 +164,7 @@ class ImportRecords:
         return True
 
     def remove_leftovers(self) -> None:
-        """Close the records of imports whose processes have died, and remove their other leftovers. Raises OSError."""
+        """Close the records of imports whose processes have died, and remove other leftovers. Raises OSError."""
         for text in self._catalogue.imports("", -1):
             self._close_if_dead(_JSON.validate_json(text))
         for name in file_names(self._folder):
@@ -194,7 +194,7 @@ class ImportRecords:
             return now
 
     def _bytes_done(self, number: str) -> int | None:
-        """Return the number of bytes done if a process is running the import, or else None."""
+        """Return the number of bytes done if a process is running the import, and otherwise None."""
         try:
             fd = open_regular(self.path(number), os.O_RDWR)
         except (FileNotFoundError, NotRegular):
@@ -230,7 +230,7 @@ class RunningImport:
         self.record = record
         self._records = records
         self._fd = -1
-        self._fd_mutex = Lock()  # once the file is closed, another file may get the same descriptor
+        self._fd_mutex = Lock()  # after the file is closed, another file may get the same descriptor
 
     def lock(self) -> None:
         """Create and lock the file that shows that this process is running the import. Raises OSError."""
@@ -254,7 +254,7 @@ class RunningImport:
     def end(self, **members: Any) -> ImportRecord:
         """Record the outcome by setting these members of the record.
 
-        If the disk refuses the write, the outcome is determined as for a process that died; see the module docstring.
+        If the write fails, the outcome is determined as if the process had died; see the module docstring.
         """
         self.record = replace(self.record, ended=time.time_ns(), **members)
         try:

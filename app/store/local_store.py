@@ -1,5 +1,5 @@
-"""The store on the local disk: open it, and upload, replace, scatter to and remove tensors. Code in `stored_tensors`
-finds and reads tensors.
+"""The store on the local disk: open it, and upload, replace, change and remove tensors. The code that finds and reads
+tensors is in `stored_tensors`.
 
 Each upload under a name becomes the name's next version; `publish_and_remove_versions` decides which older versions are
 kept. A reference is the name of a tensor (for its current version, which has the highest number), `NAME@7`, or an
@@ -10,8 +10,8 @@ call them concurrently.
 
     format              the version of this layout: see `store_format`
     catalogue.sqlite    the list of tensors, Idempotency-Keys, import records: see `catalogue`
-    tensors/            one file for each content: see `tensor_file`; two more for its keys: see `key_files`
-    logs/               a redo log for each content changed by scatters: see `scatter_log`
+    tensors/            one file for each version: see `tensor_file`; two more for its keys: see `key_files`
+    logs/               a redo log for each version changed by scatters: see `scatter_log`
     incoming/           uploads in progress: see `write_uploaded_tensor`
     imports/            a file for each import in progress: see `import_records`
     snapshots/          pages saved for downloads while scatters change a version's content: see `download_snapshots`
@@ -97,10 +97,10 @@ class LocalStore(StoredTensors):
     ) -> None:
         """Set up the store without opening it. `token` is the token of the process group to join.
 
-        If `token` is None, this is the first process, which claims the folder. `memory` is the number of bytes that the
-        page cache can hold, or None if unknown. `processes` is the number of processes that serve the store.
-        `keep_versions` is the number of versions of a tensor that are kept after an upload, including the new one,
-        unless the upload sets its own number.
+        If `token` is None, this process is the first one and claims the folder. `memory` is the number of bytes that
+        the page cache can hold, or None if unknown. `processes` is the number of processes that serve the store.
+        `keep_versions` is the number of versions of a tensor to keep after an upload, including the new one. An upload
+        can set a different number.
         """
         super().__init__(folder, memory)
         self.limits = limits
@@ -130,7 +130,7 @@ class LocalStore(StoredTensors):
         self._content_changes: ContentChanges
 
     def open(self) -> None:
-        """Claim the folder and repair what a crash has left, or join the process group that owns the folder.
+        """Claim the folder and clean up after any crash, or join the process group that owns the folder.
 
         Raises StoreRefused and OSError.
         """
@@ -213,7 +213,7 @@ class LocalStore(StoredTensors):
         self.run_in_background(work)
 
     def close(self) -> None:
-        """Leave the group. Contents in use stay mapped until their readers finish."""
+        """Leave the group. Versions in use stay mapped until their readers finish."""
         if self._group is not None:
             self._contents.clear()
             try:
@@ -229,7 +229,7 @@ class LocalStore(StoredTensors):
             transaction.set_facts(self._keys.clock.facts())
 
     def remove_leftovers(self, *, at_once: bool = False) -> None:
-        """Remove what dead processes have left, and expired keys. Runs every 30 s, in one process. Raises OSError.
+        """Remove expired keys and whatever dead processes have left. Runs every 30 s, in one process. Raises OSError.
 
         This covers files, unfinished import records, and Idempotency-Keys in the catalogue. If `at_once` is true, it
         runs even if the 30 s have not passed.
@@ -277,7 +277,7 @@ class LocalStore(StoredTensors):
         return upload
 
     def check_room(self, size: int) -> None:
-        """Raise insufficient_storage unless a file of `size` bytes fits now, in addition to the uploads in progress."""
+        """Raise insufficient_storage unless a file of `size` bytes fits in addition to the uploads in progress."""
         self._quota_check.check_bytes((), size)
         if shutil.disk_usage(self.folder).free < size:
             raise GatherError("insufficient_storage", "the disk of the store has no room")
@@ -292,7 +292,7 @@ class LocalStore(StoredTensors):
 
     @contextmanager
     def _lock_version(self, reference: str) -> Iterator[Row | None]:
-        """Take the lock of a reference's tensor and yield the version, or None.
+        """Lock a reference's tensor and yield the version that the reference refers to, or None.
 
         The version stays valid inside the context.
         """
@@ -305,7 +305,7 @@ class LocalStore(StoredTensors):
 
     @contextmanager
     def _lock_existing(self, reference: str) -> Iterator[Row]:
-        """Take the lock of a reference's tensor and yield the version. Raises tensor_not_found."""
+        """Lock a reference's tensor and yield the version that the reference refers to. Raises tensor_not_found."""
         with self._lock_version(reference) as row:
             if row is None:
                 raise not_found(reference, self)
@@ -352,16 +352,16 @@ class LocalStore(StoredTensors):
             return self._scatter_queues.complete(reference, pending)
 
     def execute_scatters(self, reference: str, take: Take) -> Callable[[], None] | None:
-        """Execute and finish the changes queued for one reference, which `take` returns.
+        """Execute and finish the changes that `take` returns, all of them queued for one reference.
 
-        Returns work to run after the callers have received their responses, or None. Raises the errors that apply to
+        Returns work to run after the callers have received their responses, or None. Raises only errors that apply to
         the whole batch.
         """
         checkpoint = self._content_changes.execute(reference, take)
         return None if checkpoint is None else partial(self.run_in_background, checkpoint)
 
     def _find_content(self, name: str, content: str) -> Metadata | None:
-        """Return the metadata of a content of tensor `name` as it was created, or None if it no longer exists."""
+        """Return a version's metadata as of its creation, or None if the version no longer exists."""
         for row in self._index.versions(name):
             if row.content == content:
                 return metadata_of(row, self.version_numbers(name))
@@ -370,9 +370,11 @@ class LocalStore(StoredTensors):
     # Checks
 
     def verify(self, stop: Event, pause_ratio: float = 1.0) -> None:
-        """Compare every content with its checksums and mark damaged ones, once per lifetime of the process group.
+        """Compare every version with its checksums and mark damaged ones. Runs once in the lifetime of the process
+        group.
 
-        Pauses for `pause_ratio` times as long as it works. Scatters and replacements may run at the same time.
+        Alternates between working and pausing; each pause is `pause_ratio` times as long as the work before it.
+        Scatters and replacements may run at the same time.
         """
         verify(self.folder, self.group, self._catalogue, self._index, self._replayed_logs, stop, pause_ratio)
 

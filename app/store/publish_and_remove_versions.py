@@ -1,10 +1,12 @@
-"""Publish and remove versions of tensors: begin an upload, commit it as the next version, remove one or all versions.
+"""Publish and remove versions of tensors: begin an upload, commit it as the next version, and remove one or all
+versions.
 
 Aliases of versions are also changed here, according to the rules in `app.catalogue.aliases`. The quota limits how many
 tensors, aliases, bytes and Idempotency-Keys a store may hold.
 
 Commits and removals hold the tensor's lock. A single catalogue transaction inserts a version and removes the versions
-that it supersedes. Their files are removed afterwards, or by `remove_leftovers` if the process dies before that.
+that it supersedes. The files of removed versions are deleted afterwards, or by `remove_leftovers` if the process dies
+first.
 """
 
 from __future__ import annotations
@@ -53,24 +55,24 @@ class Quota:
 
 @dataclass
 class QuotaCheck:
-    """Compare tensors and uploads in progress with the quota."""
+    """Check tensors and uploads in progress against the quota."""
 
     _quota: Quota
     _index: CatalogueCache
     _uploads: UploadFolder
 
     def check_count(self, old: Row | None) -> None:
-        """Raise insufficient_storage if the quota does not allow a tensor to replace `old` (None: to be added)."""
+        """Raise insufficient_storage if the quota forbids replacing `old` or, if `old` is None, adding a tensor."""
         if len(self._index) + (old is None) > self._quota.tensors:
             raise over_quota("tensors", self._quota.tensors)
 
     def check_aliases(self, more: int) -> None:
-        """Raise insufficient_storage if `more` additional aliases exceed the quota."""
+        """Raise insufficient_storage if `more` additional aliases would exceed the quota."""
         if more and len(self._index.alias_names()) + more > self._quota.tensors:
             raise over_quota("aliases", self._quota.tensors)
 
     def check_bytes(self, removed: Iterable[Row], size: int, upload: str = "") -> None:
-        """Raise insufficient_storage if replacing the versions `removed` with `size` bytes exceeds the quota.
+        """Raise insufficient_storage if replacing the versions in `removed` with `size` bytes would exceed the quota.
 
         All uploads in progress count, except for the upload with the ID `upload`.
         """
@@ -85,9 +87,9 @@ class QuotaCheck:
 class CarriedKey:
     """An Idempotency-Key being sent to another machine.
 
-    `age` is the time since its request was completed, in nanoseconds.
+    `age` is the time in nanoseconds since the key's request was completed.
 
-    `counts` holds the `RowCounts` returned for an upsert or a removal.
+    `counts` holds the `RowCounts` that were returned for an upsert or a removal.
     """
 
     key: str
@@ -99,7 +101,7 @@ class CarriedKey:
 
 @dataclass(frozen=True, slots=True)
 class CopiedContent:
-    """The state of a replicated content copied here, as of the record `sequence`.
+    """The state of a replicated version copied to this machine, as of record number `sequence`.
 
     `sequence_epoch` is that record's epoch, or 0 if unknown. `epoch` is recorded as the highest epoch that the copy has
     seen. `sha256` is the hash of the content as originally uploaded; if it is empty, the copy's own hash is used.
@@ -127,10 +129,10 @@ class VersionChanges:
     """A function that returns the current ETag of a version."""
 
     def begin(self, upload: Upload, replaced: Row | None = None) -> None:
-        """Open an upload, which counts against the quota from then on.
+        """Open an upload. It counts against the quota from then on.
 
-        The upload will become the next version of its tensor, or replace the files of the version `replaced`. Raises
-        name_conflict and insufficient_storage.
+        The upload will become the next version of its tensor or, if `replaced` is given, replace that version's files.
+        Raises name_conflict and insufficient_storage.
         """
         name, keep = upload.spec.name, upload.spec.keep or self._keep_versions
 
@@ -152,8 +154,8 @@ class VersionChanges:
         """Publish a finished upload as the next version of its tensor. Returns its row, and whether the name is new.
 
         Raises name_conflict, precondition_failed and insufficient_storage, and abandons the upload in those cases.
-        precondition_failed is also raised if the current content is replicated, because only a copy may replace such a
-        content.
+        precondition_failed is also raised if the current version is replicated, because only a copy may replace a
+        replicated version.
         """
         name, keep, now = upload.spec.name, upload.spec.keep or self._keep_versions, time.time_ns()
 
@@ -181,7 +183,7 @@ class VersionChanges:
                         answer for each in gone for answer in (keys[each] if each in keys else self._logs.keys_of(each))
                     ]
                     if old is not None and old not in gone:
-                        # The name now refers to a different content, so keys with this scope must move to the
+                        # The name now refers to a different version, so keys with this scope must move to the
                         # catalogue.
                         answers += [answer for answer in keys[old] if answer.scope == name]
                     self.install(transaction, upload, row, gone, answers)
@@ -189,7 +191,7 @@ class VersionChanges:
             return row, old is None
 
     def _is_replicated(self, row: Row) -> bool:
-        """Return whether a version's content is replicated and not damaged."""
+        """Return whether a version is replicated and not damaged."""
         try:
             words = memoryview(read_first_page(self._logs.tensor_folder / row.file)[1]).cast("Q")
         except (OSError, BadFile):
@@ -197,11 +199,11 @@ class VersionChanges:
         return words[HeaderWord.EPOCH] > 0 and not words[HeaderWord.VERSION] & DAMAGED
 
     def adopt(self, upload: Upload, copied: CopiedContent, judge: Callable[[Row | None], bool]) -> Row | None:
-        """Publish a finished upload, a copy of a replicated content, as the only content of its tensor.
+        """Publish a finished upload, which is a copy of a replicated version, as the only version of its tensor.
 
         Returns its row.
 
-        While the tensor's lock is held, `judge` is called with the row of the existing content, or with None. If
+        While the tensor's lock is held, `judge` is called with the row of the existing version, or with None. If
         `judge` returns False, the upload is abandoned and the result is None. The upload is also abandoned if this
         method raises insufficient_storage.
         """
@@ -232,7 +234,7 @@ class VersionChanges:
                     answers[name, one.key] = AnsweredKey(
                         name, one.key, one.digest, etag, clock - one.age, number, counts
                     )
-                # Store the keys before the content, because a key that becomes known too early does no harm.
+                # Store the keys before the content: a key that becomes known too early does no harm.
                 self._keys.store_in_parts([*answers.values()])
                 created = gone[-1].created if gone else now
                 row = row_of(described, upload.id, created, now, number, upload.spec.note, upload.keys)
@@ -278,8 +280,8 @@ class VersionChanges:
     def _remove_files(self, row: Row, content: str | None = None) -> None:
         """Remove the files of a replaced or removed version, including those of its keys.
 
-        Its log, which contains Idempotency-Keys, is also removed, unless `content`, the ID of the new content, is the
-        same as the old one's.
+        The version's log, which contains Idempotency-Keys, is also removed, unless the version's content ID is
+        `content`, the ID of the new content.
         """
         if row.content != content:
             self._logs.remove(row.content)
@@ -306,8 +308,8 @@ class VersionChanges:
                 for each in rows:
                     transaction.remove(each)
                 self._keys.store(transaction, answers)
-            # This process unmaps the content now, and the others do so at their next sweep. Only then is the disk space
-            # freed.
+            # This process unmaps the content now, and the others do so at their next sweep. The disk space is freed
+            # after that.
             self._index.refresh()
             for each in rows:
                 self._remove_files(each)
@@ -343,10 +345,10 @@ class VersionChanges:
 
     @contextmanager
     def _locked_aliases(self, names: Sequence[str]) -> Iterator[Sequence[AnsweredKey]]:
-        """Hold the locks of the tensors that these aliases point to, so that no alias changes and no scatter uses one.
+        """Lock the tensors that these aliases point to, so that no alias changes and no scatter uses one.
 
-        Yields the Idempotency-Keys that have these aliases as their scope and exist only in the redo logs of those
-        tensors.
+        Yields the Idempotency-Keys that have one of these aliases as their scope and exist only in those tensors' redo
+        logs.
         """
         while True:
             old = {alias: self._index.alias(alias) for alias in names}
@@ -368,7 +370,7 @@ def row_of(
     note: str,
     keys: StoredKeys | None = None,
 ) -> Row:
-    """Return the catalogue row of an upload whose content is in the file `file`."""
+    """Return the catalogue row for an upload whose content is in the file `file`."""
     return Row(
         description.name, description.id, file, description.dtype, description.shape, description.size,
         description.file_size, description.sha256, created, modified, description.prefault, description.lock, version,

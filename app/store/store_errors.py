@@ -23,12 +23,12 @@ def unreadable(name: str, error: OSError) -> GatherError:
 
 
 def unsettled() -> GatherError:
-    """Return overloaded for a replicated content whose primary has not yet said what is committed."""
+    """Return overloaded for a replicated version whose primary has not yet reported what is committed."""
     return GatherError("overloaded", "the service does not know yet what its replicas have committed", retry_after=1)
 
 
 def not_found(reference: str, store: Store, *, tell_names: bool = False) -> GatherError:
-    """Return tensor_not_found for a reference in the path that refers to nothing; invalid_field if it is reserved."""
+    """Return tensor_not_found for a reference in the path that refers to nothing, invalid_field for a reserved name."""
     own, names = _record_and_names(reference, store, tell_names=tell_names)
     return name_errors.not_found(own, reference, names)
 
@@ -40,7 +40,7 @@ def unknown_reference(reference: str, pointer: str, store: Store) -> GatherError
 
 
 def _record_and_names(reference: str, store: Store, *, tell_names: bool) -> tuple[NameRecord[Version], Iterable[str]]:
-    """Return the record of the name in a reference, and the names that may be suggested to the caller."""
+    """Return the record of a reference's name, and the names that may be suggested to the caller."""
     listed = (store.names, store.alias_names) if tell_names else ()
     return store.record_of(split_reference(reference)[0]), (name for names in listed for name in names())
 
@@ -56,7 +56,7 @@ def has_keys(name: str) -> GatherError:
 
 
 def keys_not_implemented(name: str) -> GatherError:
-    """Return not_implemented for keys sent without data to tensor `name`, whose row ranges are on other machines."""
+    """Return not_implemented for keys sent without data to tensor `name`; its row ranges are on other machines."""
     return GatherError(
         "not_implemented",
         f"keys cannot be added to {name!r} separately: a cluster places rows by their keys when they are uploaded",
@@ -77,7 +77,7 @@ def over_quota(limit: str, maximum: int) -> GatherError:
 def storage_errors(undo: Callable[[], None] | None = None) -> Iterator[None]:
     """Convert an OSError from a failed write to insufficient_storage. `undo` is called on every error.
 
-    The old content of every tensor is unchanged.
+    No tensor's data has changed when this happens.
     """
     try:
         yield

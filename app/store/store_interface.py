@@ -1,4 +1,4 @@
-"""What a gather requires from a store: finding a resident tensor by name, and reading it while scatters change it."""
+"""What a gather requires from a store: find a resident tensor by name, and read it consistently during scatters."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class TableKeys(Protocol):
         """The number of keys, which equals the number of rows."""
 
     def search(self, wanted: KeyColumn | PackedStrings) -> Search:
-        """Return the search for the keys `wanted`, for `app.keys.key_index.find`.
+        """Return a search for the keys in `wanted`, to be passed to `app.keys.key_index.find`.
 
         `wanted` must have the type of the table's keys. If it holds strings in frames, it must have one dimension.
         """
 
 
 class Resident:
-    """A resident tensor at one version: its content, and the ETag of the content at that version.
+    """A resident tensor's content in one state, and the ETag of that state.
 
     `words[0]` is a seqlock version in shared memory. It is odd while a scatter is changing the content, and every
     change gives it a new value. A reader notes `version` and then reads. The data is valid if `words[0]` still equals
     `version` and is even; otherwise, the reader calls `refreshed()` and reads again. A reader that has retried too
-    often reads inside `exclude_writers()`, which blocks, so that context must be entered on a worker thread.
+    often reads inside `exclude_writers()`. Entering that context blocks, so it must be done on a worker thread.
 
-    `cold` means that the content is larger than memory, so that reads have to wait for the disk. `data_version` is the
-    number of the tensor's version that holds the content; scatters do not change it. `keys` are the keys of the rows,
-    or None if the table has none; like all data, the rows that they return are valid for this version only.
+    `cold` means that the content is larger than memory, so reads have to wait for the disk. `data_version` is the
+    version number within the tensor; scatters do not change it. `keys` are the row keys, or None if the table has none.
+    Like all data, the rows found by a key search are valid in this state only.
     """
 
     __slots__ = ("cold", "data_version", "etag", "keys", "tensor", "version", "words")
@@ -68,11 +68,11 @@ class Resident:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether everything read since this object was created belongs to the version that `etag` identifies."""
+        """Whether everything read since this object was created belongs to the state that `etag` identifies."""
         return self.words[0] == self.version and not self.version & 1
 
     def refreshed(self) -> Resident:
-        """Return the same content at its current version. Raises tensor_damaged."""
+        """Return the same content in its current state. Raises tensor_damaged."""
         return self
 
     def exclude_writers(self) -> AbstractContextManager[object]:
@@ -91,10 +91,10 @@ class Store:
         return None
 
     def get_all(self, references: Sequence[str]) -> list[Resident | None]:
-        """Return the versions that all references refer to in a single state of the store; no name changes in between.
+        """Return the versions that the references refer to at one moment; no name changes between the lookups.
 
-        The result contains None for a reference that refers to nothing, and may end there. Raises tensor_damaged. A
-        store whose names can change concurrently overrides this method.
+        The result contains None for a reference that refers to nothing, and may end with that None. Raises
+        tensor_damaged. Stores whose names can change concurrently override this method.
         """
         return [self.get(reference) for reference in references]
 
@@ -107,7 +107,7 @@ class Store:
         return []
 
     def record_of(self, name: str) -> NameRecord[Version]:
-        """Return everything that a name refers to: versions, or an alias."""
+        """Return everything that a name refers to: either versions or an alias."""
         return NameRecord(name)
 
     def version_numbers(self, name: str) -> list[int]:

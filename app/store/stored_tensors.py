@@ -36,7 +36,7 @@ _READ_AT_ONCE: Final = 1 << 22
 
 
 class StoredTensors(TensorStore):
-    """The part of a store that reads (see `TensorStore`). `LocalStore` opens the store and adds the changes."""
+    """The read operations of a store (see `TensorStore`). `LocalStore` opens the store and adds write operations."""
 
     def __init__(self, folder: Path, memory: int | None) -> None:
         """Set up the lookups. `memory` is the number of bytes that the page cache can hold, or None if unknown."""
@@ -83,7 +83,7 @@ class StoredTensors(TensorStore):
                 return found
 
     def content(self, reference: str) -> MappedContent:
-        """Return the mapped content that a reference refers to.
+        """Return the mapped content of the version that a reference refers to.
 
         Raises invalid_field, tensor_not_found and tensor_damaged.
         """
@@ -143,7 +143,7 @@ class StoredTensors(TensorStore):
     def _exclude_writers(self, row: Row) -> Iterator[None]:
         with self.group.locks.tensor(row.name):
             if self._index.find(row.reference) == row:
-                # Finish the scatter of a process that died, because otherwise readers would wait for it forever.
+                # Finish the scatter of a process that died. Otherwise, readers would wait for it forever.
                 with suppress(OSError), self._replayed_logs.open(row):
                     pass
             yield
@@ -152,7 +152,7 @@ class StoredTensors(TensorStore):
         self._contents.pop(file, None)
 
     def sweep(self) -> None:
-        """Unmap contents that have been replaced or removed, to free their disk space. Cheap if there are none."""
+        """Unmap versions that have been replaced or removed, to free their disk space. Cheap if there are none."""
         self._index.refresh()
 
     # Metadata
@@ -213,14 +213,15 @@ class StoredTensors(TensorStore):
         return [found for found in described if found is not None]
 
     def _describe_current(self, row: Row) -> Metadata | None:
-        """Return the metadata of the current version of a tensor, which was `row`, or None if the tensor is gone."""
+        """Return the metadata of a tensor's current version, last seen as `row`, or None if the tensor is gone."""
         return self._describe_while(row, lambda: self._index.record_of(row.name).current)
 
     def _describe_while(self, row: Row, now: Callable[[], Row | None]) -> Metadata | None:
-        """Return the metadata of a version, damaged or not, or None if `now` returns None because the version is gone.
+        """Return the metadata of a version, damaged or not. Returns None if `now` returns None because the version is
+        gone.
 
-        If the version has been replaced concurrently, or its table has grown into new files, describe the row that
-        `now` returns.
+        If the version is replaced or its table grows into new files in the meantime, describes the row that `now`
+        returns.
         """
         found: Row | None = row
         while found is not None:

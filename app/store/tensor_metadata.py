@@ -28,10 +28,11 @@ MOST_RANGES: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class RangeMetadata:
-    """Rows `start` to `stop` - 1 of a table in row ranges, and the names of the shards that hold them.
+    """One range of a table that is split into row ranges: rows `start` to `stop` - 1, and the names of the shards that
+    hold them.
 
-    Once the version accepts scatters, `primary` orders the scatters to this range, and the shards in `in_sync` have all
-    of them.
+    Once the version accepts scatters, `primary` is the shard that orders the scatters to this range, and the shards in
+    `in_sync` have all of those scatters.
     """
 
     start: int
@@ -55,9 +56,9 @@ class Metadata:
 
     Times are in nanoseconds since 1970. `size` is the size of the items in bytes. `version` is the version's number;
     `versions` lists the numbers of all kept versions of the tensor, oldest first. `replicas` is the number of shards
-    that should hold each row range, or None if the tensor is not in ranges. `ranges` lists these ranges, but is empty
-    unless requested. `keys` describes the keys of the version's rows, or is None if they have none. If there are keys,
-    `capacity` is the number of rows for which its files have room.
+    that should hold each row range, or None if the tensor is not split into ranges. `ranges` lists these ranges, but is
+    empty unless requested. `keys` describes the version's row keys, or is None if there are none. If there are keys,
+    `capacity` is the number of rows that fit in the files.
     """
 
     name: str
@@ -91,7 +92,7 @@ def read_first_page(path: Path) -> tuple[Description, bytes]:
 
 
 def metadata_of(row: Row, versions: Sequence[int], page: bytes | None = None) -> Metadata:
-    """Return the metadata of a version whose file starts with `page`, or its metadata as stored if `page` is None."""
+    """Return a version's metadata, using the first page of its file, or the catalogue's values if `page` is None."""
     state, modified = (0, row.modified) if page is None else (page_version(page), page_modified(page))
     metadata = Metadata(
         row.name, row.dtype, row.shape, row.size, etag_of(row.content, (state & ~DAMAGED) >> 1), row.sha256,
@@ -109,5 +110,5 @@ def metadata_of(row: Row, versions: Sequence[int], page: bytes | None = None) ->
 
 
 def damaged_metadata(row: Row, versions: Sequence[int]) -> Metadata:
-    """Return the metadata of a tensor whose file cannot be read. Its ETag matches no content."""
+    """Return the metadata of a tensor whose file cannot be read. The ETag in this metadata matches no version."""
     return replace(metadata_of(row, versions), damaged=True, etag=f'"{row.content}-damaged"')

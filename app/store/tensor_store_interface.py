@@ -1,4 +1,4 @@
-"""What the tensor and alias routes require from a store: listing and describing its contents, and changing them."""
+"""What the tensor and alias routes require from a store: listing, describing and changing what it holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.tensors.keys_spec import KeysSpec
 
 
 class TensorStore(Store, ABC):
-    """Tensors on the local disk (`app.store.LocalStore`), or in row ranges on other services.
+    """A store of tensors, either on the local disk (`app.store.LocalStore`) or in row ranges on other services.
 
     Methods that change anything block, so call them on a worker thread.
     """
@@ -32,8 +32,8 @@ class TensorStore(Store, ABC):
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
         """Return at most `limit` tensors by name, starting after the name `after`.
 
-        Each is described by its current version. The second value is the last name if more tensors follow, or else
-        None.
+        Each is described by its current version. The second value is the last returned name if more tensors follow, and
+        otherwise None.
         """
 
     @abstractmethod
@@ -46,7 +46,7 @@ class TensorStore(Store, ABC):
 
     @abstractmethod
     def lock_name(self, reference: str) -> str:
-        """Return the name of the tensor that a reference belongs to. Changes with the same name wait for each other."""
+        """Return the name of the tensor that a reference belongs to. Changes to the same tensor wait for each other."""
 
     @abstractmethod
     def etag_to_replace(self, name: str) -> str | None:
@@ -57,16 +57,16 @@ class TensorStore(Store, ABC):
 
     @abstractmethod
     def upload(self, spec: UploadSpec) -> Upload:
-        """Begin an upload, which counts against the quota from then on; see `Upload`.
+        """Begin an upload; see `Upload`. It counts against the quota from then on.
 
         Raises invalid_field, name_conflict, limit_exceeded and insufficient_storage.
         """
 
     def upload_keys(self, name: str, keys: KeysSpec, *, keep: int | None = None, note: str = "") -> Upload:
-        """Begin an upload that adds keys to the rows of the current version, which together become the next version.
+        """Begin an upload of keys for the rows of the current version. The keys and the rows become the next version.
 
-        The uploaded bytes contain only the keys; `finish` copies the rows. The caller's commit must require the ETag
-        that the tensor had before this call. Raises invalid_field if the version has keys, not_implemented in a
+        The uploaded bytes contain only the keys; `finish` copies the rows. When committing, the caller must require the
+        ETag that the tensor had before this call. Raises invalid_field if the version has keys, not_implemented in a
         cluster, and everything that `upload` and `content` raise.
         """
         raise keys_not_implemented(name)
@@ -75,9 +75,9 @@ class TensorStore(Store, ABC):
     def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
         """Durably publish a finished upload as the next version of its tensor.
 
-        Returns its metadata, and whether the name is new. Keeps as many of the newest versions as the upload specifies,
-        and all versions that aliases point to. Raises name_conflict, precondition_failed and insufficient_storage, and
-        abandons the upload in those cases.
+        Returns its metadata, and whether the name is new. Keeps the number of newest versions that the upload
+        specifies, and all versions that aliases point to. Raises name_conflict, precondition_failed and
+        insufficient_storage, and abandons the upload in those cases.
         """
 
     @abstractmethod
@@ -104,18 +104,18 @@ class TensorStore(Store, ABC):
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
         """Return at most `limit` aliases by name, starting after the name `after`.
 
-        The second value is the last name if more aliases follow, or else None.
+        The second value is the last returned name if more aliases follow, and otherwise None.
         """
 
     @abstractmethod
     def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
-        """Create or move aliases, all or none.
+        """Create or move all of these aliases, or none of them.
 
         Returns each alias and whether it is new. The aliases' names must differ.
 
-        The change is durable, and readers see it in one step. An alias that already points to the version keeps its
-        ETag. Raises invalid_field, name_conflict, precondition_failed, insufficient_storage, and tensor_not_found for a
-        target.
+        The change is durable, and readers see it in one step. An alias that already points to its target keeps its
+        ETag. Raises invalid_field, name_conflict, precondition_failed, insufficient_storage, and tensor_not_found if a
+        target does not exist.
         """
 
     @abstractmethod

@@ -1,13 +1,13 @@
-"""The catalogue's rows in the memory of each process, and how they are kept up to date.
+"""Each process's in-memory copy of the catalogue's rows, and how it is kept up to date.
 
 The first word of the group's shared state is the generation: twice the number of the catalogue's last change. A process
-whose rows have that generation is up to date, so a lookup costs one comparison regardless of how many tensors there
-are. A process that is behind reads the later changes once, for all of its lookups.
+whose rows have that generation is up to date, so a lookup costs one comparison, however many tensors there are. A
+process that is behind reads the missing changes from the database before its next lookup.
 
-The word is odd from before a change is committed until after it, because SQLite may or may not show the change in
-between. A process that finds the word odd queries SQLite for each lookup, which takes about ten microseconds. If the
-committing process dies in between, the word stays odd while the catalogue's lock is free; the first process that
-notices this repairs the word.
+The word becomes odd just before a change is committed and even again just afterwards, because in between SQLite may or
+may not show the change. While the word is odd, a process queries SQLite for each lookup, which takes about ten
+microseconds. If the committing process dies in between, the word stays odd although the catalogue's lock is free. The
+first process that notices this repairs the word.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_ALIASES: Final[Mapping[str, Alias]] = {}
 
 
 class CatalogueCache:
-    """The tensors of a store, their versions and aliases, as known to this process.
+    """This process's view of a store's tensors, versions and aliases.
 
     A version is looked up by a reference: the name of a tensor (for its current version, which has the highest number),
     `NAME@7`, or an alias.
@@ -69,7 +69,7 @@ class CatalogueCache:
         return self._found.get(reference) or self.find_all((reference,))[0]
 
     def find_all(self, references: Sequence[str]) -> list[Row | None]:
-        """Return the versions that references refer to in a single state of the catalogue.
+        """Return the versions that the references refer to at one moment.
 
         No change takes effect between the lookups. Raises OSError if the catalogue cannot be read.
         """
@@ -136,7 +136,7 @@ class CatalogueCache:
     def page(self, limit: int, after: str | None) -> tuple[list[Row], str | None]:
         """Return the current versions of at most `limit` tensors by name, starting after the name `after`.
 
-        The second value is the last name if more tensors follow, or else None.
+        The second value is the last returned name if more tensors follow, and otherwise None.
         """
         names, following = page_of(self.names(), limit, after)
         return [row for name in names if (row := self._rows.get(name)) is not None], following
@@ -144,7 +144,7 @@ class CatalogueCache:
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
         """Return at most `limit` aliases by name, starting after the name `after`.
 
-        The second value is the last name if more aliases follow, or else None.
+        The second value is the last returned name if more aliases follow, and otherwise None.
         """
         names, following = page_of(self.alias_names(), limit, after)
         return [alias for name in names if (alias := self._aliases.get(name)) is not None], following
@@ -162,7 +162,7 @@ class CatalogueCache:
                 self.generation = generation
 
     def _repair_generation(self) -> int:
-        """Repair an odd generation that a dead process has left, and return the current generation."""
+        """Repair the generation if a dead process left it odd, and return the current generation."""
         with suppress(OSError), self._group.locks.try_catalogue() as idle:
             if idle and self._state[StateWord.GENERATION] & 1:
                 self._state[StateWord.GENERATION] = 2 * self._catalogue.last_change()
@@ -236,7 +236,7 @@ class CatalogueCache:
     def change(self) -> Iterator[Transaction]:
         """Yield a catalogue transaction.
 
-        It is committed, and visible to every process, if the context ends without an error.
+        If the context ends without an error, the transaction is committed and becomes visible to every process.
 
         Inside the context, the rows are up to date and no other thread or process writes. Raises OSError.
         """
@@ -248,7 +248,8 @@ class CatalogueCache:
                 if transaction.changes_tensors:
                     state[StateWord.GENERATION] |= 1
                 keys = transaction.key_count()
-                # KEYS is never lower than the real count, even if this process dies here: at 0, keys are not looked up.
+                # KEYS must never be lower than the real count, even if this process dies here, because keys are not
+                # looked up when it is 0.
                 state[StateWord.KEYS] = max(state[StateWord.KEYS], keys)
                 transaction.commit()
                 state[StateWord.KEYS] = keys
@@ -259,6 +260,6 @@ class CatalogueCache:
 
 
 def page_of(names: list[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
-    """Return at most `limit` of the sorted names, starting after `after`, and the last one returned if more follow."""
+    """Return at most `limit` of the sorted names, starting after `after`, and the last returned name if more follow."""
     start = bisect_right(names, after) if after is not None else 0
     return names[start : start + limit], names[start + limit - 1] if start + limit < len(names) else None

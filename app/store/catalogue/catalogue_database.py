@@ -4,11 +4,11 @@ It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL)
 power loss; an uncommitted one leaves no trace. No request waits for SQLite: every process keeps the rows in memory
 (`catalogue_cache`) and reads only changes from the database.
 
-The write-ahead log is allocated at its full length at startup and then reused, because SQLite checkpoints it before it
-is full. A service can therefore remove a tensor even when the disk is full.
+The write-ahead log is allocated at its full length at startup. SQLite checkpoints the log before it is full, and then
+reuses it, so a service can remove a tensor even when the disk is full.
 
-All writes, including SQLite's own checkpoints, hold the process group's lock of the catalogue, so SQLite never waits
-for its own locks. Connections are not shared across a fork.
+All writes, including SQLite's own checkpoints, are made while holding the process group's catalogue lock, so SQLite
+never waits for its own locks. Connections are not shared across a fork.
 
 The tables are in `catalogue_schema`, the rows in `catalogue_rows`, and the changes in `catalogue_transaction`.
 """
@@ -70,7 +70,7 @@ class Catalogue:
         self._idle: deque[sqlite3.Connection] = deque()
 
     def create(self, contents: CatalogueContents = EMPTY) -> None:
-        """Durably create the database with these contents, replacing any existing one."""
+        """Durably create the database with these contents, replacing any existing database."""
         for name in FILES:
             disk_writes.unlink(self.path.with_name(name))
         os.close(disk_writes.create(self.path))
@@ -104,12 +104,12 @@ class Catalogue:
                 if found != "ok":
                     raise self._damaged(found)
             connection.execute("COMMIT")
-            with suppress(sqlite3.OperationalError):  # the disk is full; the log then stays in use as it is
+            with suppress(sqlite3.OperationalError):  # the disk is full; keep using the log as it is
                 connection.execute("PRAGMA wal_checkpoint(RESTART)")
 
     @contextmanager
     def _start_errors(self) -> Iterator[None]:
-        """Map SQLite's errors at startup to StoreRefused, or to OSError if the disk failed."""
+        """Convert SQLite's errors at startup to StoreRefused, or to OSError if the disk failed."""
         if not self.path.exists():
             raise StoreRefused(
                 f"the catalogue {self.path} is missing: without it nobody knows which tensors the store has; bring it "
@@ -191,7 +191,7 @@ class Catalogue:
     def transaction(self) -> Iterator[Transaction]:
         """Yield a transaction, which is rolled back unless it is committed.
 
-        Requires the group's lock of the catalogue.
+        The caller must hold the group's catalogue lock.
         """
         with _disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -204,7 +204,7 @@ class Catalogue:
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection that sees the catalogue as of one moment."""
+        """Yield a connection that sees the catalogue as it is at one moment."""
         with _disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN")
             try:
@@ -257,7 +257,8 @@ class Catalogue:
         return [record for (record,) in found]
 
     def facts(self) -> dict[str, Any]:
-        """Return the single values: `clock`, `boot` and `boottime` (see `idempotency`), `keys` and `version_floor`.
+        """Return the catalogue's single values: `clock`, `boot` and `boottime` (see `idempotency`), `keys` and
+        `version_floor`.
 
         `keys` is the number of Idempotency-Keys, and `version_floor` is explained in `catalogue_schema`.
         """
@@ -269,7 +270,7 @@ class Catalogue:
             return last_change(connection)
 
     def changes_since(self, sequence: int) -> list[Change] | None:
-        """Return the changes after number `sequence`, in order, or None if some are no longer kept."""
+        """Return the changes after number `sequence`, in order, or None if some of them are no longer kept."""
         found = self._fetch(
             "SELECT c.sequence, c.name, c.version, a.name, a.version, a.etag, a.created, a.modified, v.* "
             "FROM changes c LEFT JOIN tensors v ON v.name = c.name AND v.version = c.version "
@@ -306,10 +307,10 @@ def database_uri(path: Path) -> str:
 
 
 def _os_error(error: sqlite3.Error, path: Path) -> OSError:
-    """Map an SQLite error to an OSError. The default is EIO.
+    """Convert an SQLite error to an OSError. The default is EIO.
 
-    If SQLite could not create a file, it does not say why, so check whether the disk that holds the database `path` is
-    full.
+    SQLite does not say why it could not create a file, so this function checks whether the disk that holds the database
+    at `path` is full.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     number = _ERRNO.get(code) or _ERRNO.get(code & 0xFF, errno.EIO)

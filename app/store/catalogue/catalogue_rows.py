@@ -1,4 +1,4 @@
-"""The rows of the catalogue: versions of tensors, aliases, last numbers and Idempotency-Keys."""
+"""The catalogue's rows: tensor versions, aliases, last version numbers and Idempotency-Keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.catalogue.records import Alias
 
 
 class RowCounts(NamedTuple):
-    """The number of rows after a change, and the numbers of distinct keys that were inserted, removed or missing."""
+    """The number of rows after a change, and how many distinct keys were inserted, removed or missing."""
 
     rows: int
     inserted: int = 0
@@ -28,7 +28,8 @@ INDEX: Final = ".index"
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """The keys of a version: their type and SHA-256 digest, and the total size of the key file and the index in bytes.
+    """The keys of a version: their type, their SHA-256 digest, and the total size in bytes of the key file and the
+    index.
 
     `count` is the number of keys when the files were stored.
     """
@@ -76,12 +77,12 @@ class Row:
 
     @property
     def index_file(self) -> str:
-        """The name of the index of the version's keys, if it has keys."""
+        """The name of the version's index file, if it has keys."""
         return self.file + INDEX
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of all files of the version in the folder of tensors."""
+        """The names of all of the version's files in the tensors folder."""
         return (self.file,) if self.keys is None else (self.file, self.key_file, self.index_file)
 
     @property
@@ -94,9 +95,9 @@ class Row:
 class AnsweredKey:
     """An Idempotency-Key: the digest of its request, and the response, which is an ETag and a version number.
 
-    `scope` is the name exactly as it is in the path of the request: a tensor, one version, or an alias. `clock` is the
-    time of the response on the store's clock (see `idempotency`). `counts` holds the numbers returned for an upsert or
-    a removal.
+    `scope` is the name exactly as it appears in the request's path: a tensor, one version, or an alias. `clock` is the
+    time of the response on the store's clock (see `idempotency`). `counts` holds the row counts that were returned for
+    an upsert or a removal.
     """
 
     scope: str
@@ -112,7 +113,8 @@ class AnsweredKey:
 class LastVersion:
     """The highest version number that a name has ever had.
 
-    `removed` is the number of the change that removed the name's last version, or None while a version exists.
+    `removed` is the number of the change that removed the name's last remaining version, or None while a version
+    exists.
     """
 
     name: str
@@ -124,7 +126,7 @@ class LastVersion:
 class CatalogueContents:
     """The whole catalogue at one moment, except Idempotency-Keys and import records.
 
-    `version_floor` is the highest version number of the names dropped from `last_versions`.
+    `version_floor` is the highest version number among the names dropped from `last_versions`.
     """
 
     rows: Sequence[Row] = ()

@@ -1,8 +1,8 @@
-"""Changes to the catalogue: the rows that a transaction inserts, removes and commits.
+"""Change the catalogue: insert and remove rows in a transaction, and commit it.
 
-No version number is ever reused: the table `last_versions` holds the highest number that each name has ever had. For
-names without a tensor, it holds only the REMEMBERED most recently removed ones. The highest number among the others is
-kept as a floor, and an unknown name starts above that floor.
+No version number is ever reused: the table `last_versions` holds the highest number that each name has ever had. Of the
+names whose tensors have been removed, it holds only the REMEMBERED most recent ones. The highest number among the
+forgotten names is kept as a floor, and an unknown name starts above that floor.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def record_entered(connection: sqlite3.Connection, name: str, version: int) -> N
 def record_removed(connection: sqlite3.Connection, name: str, change: int) -> None:
     """Record that change number `change` has removed a version of a name.
 
-    Forgets the names without a tensor that were removed longest ago, if there are too many of them.
+    If there are too many names without a tensor, the ones removed longest ago are forgotten.
     """
     left = connection.execute("SELECT 1 FROM tensors WHERE name = ? LIMIT 1", (name,)).fetchone()
     if left is not None:
@@ -73,7 +73,7 @@ class Transaction:
 
     @property
     def changes_tensors(self) -> bool:
-        """Whether other processes must update their rows."""
+        """Whether other processes must update their copies of the rows."""
         return bool(self._changed)
 
     def next_version(self, name: str) -> int:
@@ -146,7 +146,7 @@ class Transaction:
         )
 
     def set_last_versions(self, found: Sequence[LastVersion], version_floor: int) -> None:
-        """Set the highest version number of each name, including names already in the catalogue."""
+        """Set the highest version number of each of these names, including names already in the catalogue."""
         self._connection.executemany(
             "INSERT OR REPLACE INTO last_versions VALUES (?, ?, ?)",
             [(one.name, one.version, one.removed) for one in found],

@@ -47,7 +47,7 @@ def version_of(folder: Path) -> int | None:
 
 
 def check_format(folder: Path) -> None:
-    """Raise StoreRefused for a folder that holds no store, or holds a store with a different format."""
+    """Raise StoreRefused if the folder does not hold a store, or holds a store with a different format."""
     version = version_of(folder) if folder.is_dir() else None
     if version is None:
         raise StoreRefused(f"{folder} has no store")
@@ -55,7 +55,7 @@ def check_format(folder: Path) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Create a store in an empty folder. Raises StoreRefused for a store with a different format, and OSError."""
+    """Create a store in a folder if it is empty. Raises OSError, and StoreRefused if it holds a different format."""
     version = version_of(folder)
     if version is not None:
         _refuse_other(folder, version)
