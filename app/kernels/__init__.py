@@ -69,9 +69,9 @@ class CpuKernel(Kernel, Protocol):
     def lookup(self, plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
         """Look up all features into their outputs.
 
-        Returns -1, or a number that identifies an invalid feature; outputs are then undefined. For an invalid index,
-        this is the feature's index; for invalid offsets, it is the feature's index plus BAD_OFFSETS. All offsets are
-        checked before any index. The output is bit-identical for any number of `threads`. Raises TypeError, before it
-        touches any data, if the arrays do not pass `check_lookup_arrays`.
+        Returns -1, or a number that identifies an invalid feature. In the latter case, the outputs are undefined. For
+        an invalid index, this is the feature's index; for invalid offsets, it is the feature's index plus BAD_OFFSETS.
+        All offsets are checked before any index. The output is bit-identical for any number of `threads`. Raises
+        TypeError, before it touches any data, if the arrays do not pass `check_lookup_arrays`.
         """
         ...

@@ -40,9 +40,7 @@ def check_sets(plan: GatherPlan) -> None:
 
 
 def can_fill(plan: Plan) -> bool:
-    """Return whether kernels fill the slices of a plan themselves, which they do only if no two batches share
-    tuples.
-    """
+    """Return whether kernels fill the slices of a plan themselves. They do so only if no two batches share tuples."""
     return isinstance(plan, GatherPlan) and (plan.batches == 1 or plan.batches_per_set == 1)
 
 

@@ -16,7 +16,7 @@ from app.operators.lookup_plan import POOLED_DTYPES, FeaturePlan
 from app.tensors.dtypes import DTYPES
 
 BAD_OFFSETS: Final = 1 << 62
-"""Added to the index of a feature with invalid offsets, regardless of its indices."""
+"""Added to the index of a feature whose offsets are invalid, whether its indices are valid or not."""
 
 
 class FeatureArrays(NamedTuple):

@@ -43,7 +43,7 @@ class Replacement(NamedTuple):
 
 
 def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> Replacement:
-    """Apply `mode` (clip, wrap or fill) to the flat indices of a plan. They are copied only if one is replaced.
+    """Apply `mode` (clip, wrap or fill) to the flat indices of a plan. Copies them only if any is replaced.
 
     Each component is judged separately, after negative components have been wrapped if the dialect does so
     (`plan.wrap`).
@@ -79,7 +79,9 @@ def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) 
 
 
 def _as_int64(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> NDArray[np.int64]:
-    """Convert the indices to int64. Replace those too large for int64 by others on which `mode` has the same effect."""
+    """Convert the indices to int64. Replace those that are too large for int64 with others on which `mode` has the same
+    effect.
+    """
     if indices.dtype != np.uint64 or not (indices >= _BEYOND_INT64).any():
         return indices.astype(np.int64) if indices.dtype != np.int64 else indices.view()
     if mode != "wrap":

@@ -23,7 +23,7 @@ class Parts(NamedTuple):
 
 
 def split(indices: NDArray[np.int64], dims: Sequence[int], wrap: bool, stops: NDArray[np.int64]) -> Parts:
-    """Split flat `indices`, tuples with one component for each of `dims`, by the ranges of axis 0 that end at `stops`.
+    """Split flat `indices` by the ranges of axis 0 that end at `stops`. Tuples have one component for each of `dims`.
 
     `stops` may be read-only. Raises IndexError if a component is out of bounds: outside [-size, size - 1] with `wrap`,
     or outside [0, size - 1] without it.

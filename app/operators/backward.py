@@ -42,8 +42,8 @@ class Backward(NamedTuple):
 def plan_gathernd_backward(dialect: Dialect, call: BackwardCall, data: Tensor, limits: Limits) -> Backward:
     """Plan the gradient of a GatherND. `data` has grad_output's type; its items are not read.
 
-    Raises invalid_field for a `sparse` gradient with batches, the errors of `plan_gathernd`, updates_shape_mismatch,
-    limit_exceeded and output_too_large, in this order.
+    Raises invalid_field if a `sparse` gradient has batches, and then the errors of `plan_gathernd`,
+    updates_shape_mismatch, limit_exceeded or output_too_large, in this order.
     """
     (batch_dims,) = call.parameters
     _check_sparse(call, batch_dims, "batch_dims")
@@ -54,8 +54,8 @@ def plan_gathernd_backward(dialect: Dialect, call: BackwardCall, data: Tensor, l
 def plan_gather_backward(dialect: Dialect, call: BackwardCall, data: Tensor, limits: Limits) -> Backward:
     """Plan the gradient of a Gather. `data` has grad_output's type; its items are not read.
 
-    Raises the errors of `plan_gather`, invalid_field for a `sparse` gradient along an axis other than 0,
-    updates_shape_mismatch, limit_exceeded and output_too_large, in this order.
+    Raises the errors of `plan_gather`, then invalid_field if a `sparse` gradient is along an axis other than 0, and
+    then updates_shape_mismatch, limit_exceeded or output_too_large, in this order.
     """
     gather, output_shape, axis = plan_gather(dialect, call, data)
     _check_sparse(call, axis, "axis")
@@ -134,7 +134,7 @@ def _check_grad_output_shape(
 
 
 def _check_sparse(call: BackwardCall, first_axis: int, parameter: str) -> None:
-    """Check that a `sparse` gradient has whole slices along the first axes. Raises invalid_field."""
+    """Check that the indices of a `sparse` gradient belong to the first axes of data. Raises invalid_field."""
     if call.sparse and first_axis != 0:
         raise invalid_field(
             call.pointer("sparse"),
@@ -145,7 +145,7 @@ def _check_sparse(call: BackwardCall, first_axis: int, parameter: str) -> None:
 
 
 def _check_limits(data: Tensor, indices: Tensor, grad_output: Tensor, plan: BackwardPlan, limits: Limits) -> None:
-    """Check sizes exactly, from the shapes alone. Raises limit_exceeded, or output_too_large for the result."""
+    """Check sizes exactly, from the shapes alone. Raises limit_exceeded or, for the result, output_too_large."""
     check_shape_limits("data", data.shape, data.dtype, limits, data.shape_pointer)
     check_shape_limits("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
     if plan.output_bytes > limits.output_bytes:

@@ -15,10 +15,10 @@ from app.operators.gather_plan import GatherPlan
 FloatType = Literal["float16", "bfloat16", "float32", "float64"]
 FLOAT_TYPES: Final[tuple[FloatType, ...]] = get_args(FloatType)
 SCRATCH_HEAD: Final = 4096
-"""Number of items in a kernel's working memory in addition to those per tuple."""
+"""Number of items at the start of a kernel's working memory, before the items per tuple."""
 
 _UNIQUE_ITEMS: Final = 5
-"""int64 items per tuple that NumPy needs to find the distinct tuples of a sparse gradient."""
+"""Number of int64 items per tuple that NumPy needs in order to find the distinct tuples of a sparse gradient."""
 _SORTED_BYTES: Final = 64
 """Bytes moved per tuple by the sort: 8 bytes are read and written, about four times."""
 

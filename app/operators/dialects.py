@@ -24,11 +24,12 @@ _INT32_64: Final = frozenset(("int32", "int64"))
 class Dialect:
     """One version of an operator.
 
-    The keys of `rules` are error codes, and `data_dtype` and `index_dtype` for unsupported_dtype. `further_dtypes`
-    holds the types of those inputs, by name, that have their own. `reductions` lists the reductions of a scatter.
-    `fields` holds the differences from requests of other dialects. `taken_by` maps each type that this dialect does not
-    accept to another dialect of the operator that does. `equal_sizes` says that the indices of an elements operator
-    must have exactly data's size on every axis except `axis`, instead of at most that size.
+    The keys of `rules` are error codes. For unsupported_dtype, they are `data_dtype` and `index_dtype`. If an input
+    other than data and indices has its own types, `further_dtypes` holds them under the input's name. `reductions`
+    lists the reductions of a scatter. `fields` holds the differences from requests of other dialects. `taken_by` maps
+    each type that this dialect does not accept to another dialect of the operator that accepts it. `equal_sizes` says
+    that the indices of an elements operator must have exactly data's size on every axis except `axis`, instead of at
+    most that size.
     """
 
     name: str

@@ -37,12 +37,12 @@ class ElementsPlan(SingleIndexPlan):
     item_size: int
     wrap: bool
     index_items: int = field(init=False, repr=False, compare=False)
-    """Items of indices, each of which is a component to check: the product of `sizes`."""
+    """Number of items in indices, each of which is a component to check. It is the product of `sizes`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "index_items", prod(self.sizes))  # computed once, because it is read often
 
-    # For the choice of a route, this counts as a gather of single items anywhere in data, by tuples of length 1.
+    # When a route is chosen, this counts as a gather of single items from anywhere in data, by tuples of length 1.
 
     @property
     def tuples(self) -> int:
@@ -51,13 +51,13 @@ class ElementsPlan(SingleIndexPlan):
 
     @property
     def block_items(self) -> int:
-        """Number of items of data from which an entry picks one."""
+        """Number of items in the part of data from which an entry picks one item."""
         return self.axis_size * self.axis_stride
 
 
 @dataclass(frozen=True, slots=True)
 class GatherElementsPlan(ElementsPlan):
-    """A GatherElements. The output has the items that the entries of indices select."""
+    """The plan of a GatherElements. The output holds the items that the entries of indices select."""
 
     copied_items: ClassVar[int] = 0
 
@@ -121,8 +121,7 @@ def check_same_rank(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
 
 
 def check_indices_shape(dialect: Dialect, data: Tensor, indices: Tensor, axis: int) -> None:
-    """Check the size of indices on every axis except `axis`: at most data's size or, in some dialects, exactly that
-    size.
+    """Check that on every axis except `axis`, indices are at most as long as data or, in some dialects, equally long.
 
     Raises indices_shape_mismatch.
     """

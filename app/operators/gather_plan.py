@@ -2,8 +2,8 @@
 
 GatherND with batch_dims b and tuples of length k reads data as [batches, *dims, slice] and indices as [batches, tuples,
 k]. Gather along axis a is the same with b = a and k = 1, except that all batches share their tuples
-(`broadcast_indices`). If Gather has its own batch_dims, less than a, groups of consecutive batches share their tuples
-(`batches_per_set`). Kernels need not know which operator they run.
+(`broadcast_indices`). If Gather also has batch_dims, but fewer than a, each group of consecutive batches shares its
+tuples (`batches_per_set`). Kernels need not know which operator they run.
 
 An operator that does not fit this plan has its own plan, a frozen dataclass with the attributes of `Plan`, and its own
 kernel function (see `app.kernels.Kernel`).
@@ -19,9 +19,9 @@ from typing import ClassVar, Protocol
 class Plan(Protocol):
     """The attributes of a plan that the service and the choice of a route read. Sizes are in items unless noted.
 
-    `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` describe a `GatherPlan` that takes
-    equally long. `copied_items` is the number of additional items of data that are copied contiguously. `scratch_bytes`
-    is the memory that a kernel may need in addition to the output.
+    `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` describe a `GatherPlan` that takes about
+    as long to run. `copied_items` is the number of additional items of data that are copied contiguously.
+    `scratch_bytes` is the memory that a kernel may need in addition to the output.
     """
 
     @property

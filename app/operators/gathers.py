@@ -100,8 +100,8 @@ def plan_gather(
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
     """Check rank, axis and batch_dims. Returns the plan, the output shape, and the axis counted from the front.
 
-    Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range or batch_shape_mismatch, in this order. A
-    batch_dims greater than the axis is checked after axis_out_of_range.
+    Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range or batch_shape_mismatch, in this order. Whether
+    batch_dims exceeds the axis is checked after the axis itself.
     """
     indices, (axis,), batch_dims, pointer = call.indices, call.parameters, call.batch_dims, call.pointer("axis")
     check_rank(dialect, "data", data)

@@ -1,10 +1,10 @@
-"""Lookup: its plan, and the rules on its features. Each rule is checked for all features before the next.
+"""Lookup: its plan, and the rules on its features. Each rule is checked for all features in turn.
 
 A feature selects rows along axis 0 of a table of rank 1 or more. Without pooling, its output has the shape
 indices.shape + table.shape[1:]; with pooling, it has the shape [bags] + table.shape[1:], as in OpenVINO
-EmbeddingBagOffsets-15. `max`, and the rule that offsets never decrease, are our own. Sums are computed in index order
-in float32 (float64 for float64), starting at zero. Each product with a weight is rounded before it is added, and the
-sum is rounded once to the table's type.
+EmbeddingBagOffsets-15. The `max` pooling and the rule that offsets never decrease are our own additions. Sums are
+computed in index order in float32 (float64 for float64), starting at zero. Each product with a weight is rounded before
+it is added, and the sum is rounded once to the table's type.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
     """Return the plan of a call whose features read `tables`. Each rule is checked for all features in turn.
 
     Raises, in this order: unsupported_dtype; rank_too_small and rank_mismatch; updates_shape_mismatch and
-    offsets_invalid, as far as they follow from shapes; feature_mismatch; limit_exceeded and output_too_large.
+    offsets_invalid, if shapes alone show the error; feature_mismatch; limit_exceeded and output_too_large.
     """
     pairs = list(zip(call.features, tables, strict=True))
     for feature, table in pairs:
@@ -222,15 +222,15 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
 
 
 def _pooling_fields(feature: Feature) -> str:
-    """Return, as text for a hint, the names of the fields that a feature has because it is pooled."""
+    """Return the names of a feature's fields that only pooled features have, as text for a hint."""
     return "'pooling', 'offsets' and 'weights'" if feature.weights is not None else "'pooling' and 'offsets'"
 
 
 def _check_ranks(feature: Feature, table: Tensor) -> None:
     """Check the ranks of table, indices and offsets.
 
-    Raises rank_too_small for a table of rank 0, rank_mismatch for pooled indices of a rank other than 1, and
-    offsets_invalid for offsets of such a rank, or for offsets that lack the end that include_last_offset adds.
+    Raises rank_too_small if the table has rank 0, and rank_mismatch if the rank of pooled indices is not 1. Raises
+    offsets_invalid if the rank of offsets is not 1, or if they are empty although include_last_offset adds an entry.
     """
     if not table.shape:
         raise GatherError(

@@ -51,7 +51,7 @@ Planned = tuple[Plan, tuple[int, ...], int]
 Planner = Callable[[Dialect, Call, Tensor, Mapping[str, Tensor]], Planned]
 """Builds a plan from a dialect, a call, its data and its other inputs.
 
-Raises the operator's errors on types and shapes, except for the types of data and indices, which `check_dtypes` checks.
+Raises the operator's errors on types and shapes. The types of data and indices are checked by `check_dtypes` instead.
 """
 BackwardPlanner = Callable[[Dialect, BackwardCall, Tensor, Limits], Backward]
 """Builds a plan from a dialect, a call, and the gather's data, whose items are not read.

@@ -1,6 +1,7 @@
 """The rules that operators share: types, rank, axis and limits on shapes.
 
-Each rule is a small pure function. It raises an error of the catalogue that cites the dialect's clause.
+Each rule is a small pure function. If its rule is broken, it raises an error from the catalogue that cites the
+dialect's clause.
 """
 
 from __future__ import annotations
@@ -155,11 +156,12 @@ def check_limits(
 ) -> None:
     """Check sizes exactly, from the shapes alone, before anything is allocated. Call it after the operator's own rules.
 
-    If the output is too large, the error points to indices, which determine the output's shape, or, for a scatter, to
-    data, which the scatter copies.
+    If the output is too large, the error points to indices, which determine the output's shape. For a scatter, it
+    points to data, because the output is a copy of data.
 
-    Raises limit_exceeded if the output or one of `inputs` exceeds a limit or cannot exist (if the product of its
-    non-zero dimensions exceeds 2**63 - 1 bytes), and output_too_large if the output exceeds `limits.output_bytes`.
+    Raises limit_exceeded if the output or one of `inputs` exceeds a limit or if it cannot exist because the product of
+    its non-zero dimensions exceeds 2**63 - 1 bytes. Raises output_too_large if the output exceeds
+    `limits.output_bytes`.
     """
     first_two = ("data", "indices")
     for name in first_two:

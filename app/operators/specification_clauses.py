@@ -1,8 +1,8 @@
-"""The wording of every rule in each specification, with its clause number. Errors cite it.
+"""The wording and clause number of every rule, by specification. Errors cite them.
 
-The keys are error codes, and `data_dtype`, `index_dtype` and so on for unsupported_dtype. The number is None if the
-specification does not number its rules: Gather, GatherElements, ScatterND, ScatterElements, OpenVINO and ONNX Runtime.
-GatherND-11 numbers its three rules 1 to 3; GatherND-12 and -13 number their five rules 1 to 5.
+The keys are error codes. For unsupported_dtype, they are `data_dtype`, `index_dtype` and so on. The number is None if
+the specification does not number its rules: Gather, GatherElements, ScatterND, ScatterElements, OpenVINO and ONNX
+Runtime. GatherND-11 numbers its three rules 1 to 3; GatherND-12 and -13 number their five rules 1 to 5.
 """
 
 from __future__ import annotations

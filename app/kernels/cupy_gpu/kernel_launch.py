@@ -41,7 +41,8 @@ PLAN_BYTES: Final = _ADDRESSES.size + _REST.size
 _BUSY: Final = 4
 """Number of blocks that keep a multiprocessor busy."""
 _NARROW: Final = {8: 304, 4: 16, 2: 16, 1: 16}
-"""Maximum bytes of a slice that is not wide, by its unit: about where the wide kernel becomes faster.
+"""Maximum number of bytes in a slice that is not wide, by the slice's unit. The wide kernel is faster above about this
+size.
 
 The value for 8 was measured on an H100; the others were measured on an H200. With units of 16 bytes, the wide kernel is
 never faster.

@@ -29,8 +29,8 @@ Combine = Callable[[Any, Any, int], Any]
 def kind_of(dtype: str, reduction: str, row_bytes: int) -> int:
     """Return the kind of the items in a row, for a reduction of a dtype.
 
-    The kind is the item size, except for floats. A row that is replaced counts as consisting of the largest integers
-    that divide it.
+    The kind is the item size, except for floats. Without a reduction, a row counts as a series of the largest integers
+    whose size divides the row.
     """
     if reduction == "none":
         return next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)
@@ -132,7 +132,7 @@ def _are_equal(items: Items) -> bool:
 def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> Loop:
     """Build the loop over a block of updates for one item type.
 
-    `combine_one` replaces `combine` for consecutive updates of the same item, if another form is faster there.
+    `combine_one` replaces `combine` for consecutive updates of the same item, if another form is faster in that case.
     """
     combine_in_turn = combine_one or combine
     items_of, table_of = items_at(number), table_at(number)

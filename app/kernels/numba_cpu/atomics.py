@@ -63,7 +63,7 @@ exchange_seq_cst: Final = _read_modify_write("xchg")
 fetch_umin_seq_cst: Final = _read_modify_write("umin")
 """(base, place, value): change the int64 at base + 8 * place. Returns its old value.
 
-The three functions add to it, replace it, and store the smaller of the two as unsigned.
+The first function adds `value` to it, the second replaces it, and the third stores the smaller of the two as unsigned.
 """
 compare_exchange_seq_cst: Final[Callable[[Address, int, int, int], bool]] = intrinsic(
     types.boolean, (_int64,) * 4, _compare_exchange

@@ -9,7 +9,7 @@ added up in the order of the tuples, and the result is bit-identical for any num
 The working memory `scratch` is an int64 array that holds, in this order:
 
     SCRATCH_HEAD    counters for sorting the rows of a sparse gradient
-    tuples          the row number that each tuple names
+    tuples          the number of the row that each tuple selects
     2 * tuples      sparse gradients only: the order of the tuples during the sort
     the rest        16-bit floats only: the sums, float32 [rows, row_items]
 """
@@ -54,7 +54,7 @@ class BackwardJob(IndexedJob):
     broadcast: bool
     sparse: bool
     batch_rows: int
-    """Number of slices of grad_data per batch, which tuples select."""
+    """Number of slices of grad_data per batch, from which tuples select."""
     result_rows: int
     """Number of rows of the result per batch; for a sparse gradient, the number of distinct rows."""
     row_items: int

@@ -177,7 +177,7 @@ def copy_rows_nontemporal(
 def copy_block(target: Address, sources: Address, count: int, width: int, ahead: int, joint: Address) -> None:
     """Run the loop for slices of `width` bytes.
 
-    `joint` is a line of memory for stores that bypass the caches, else 0.
+    `joint` is the address of a spare line of memory if stores bypass the caches, else 0.
     """
     if width <= 16 and width & (width - 1) == 0:
         copy_items(target, sources, count, ahead, width)

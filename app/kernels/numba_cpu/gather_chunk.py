@@ -79,9 +79,9 @@ def gather_chunk(job_address: Address, number: int) -> int:
     """Gather the chunk with index `number` of a job. Returns its first invalid component, or -1.
 
     A block is part of one batch, or has the length of several whole batches but may start anywhere in a batch. For each
-    tuple of a block, `bases` holds the distance in bytes from the batch of the first tuple to its own batch. It is the
-    same for all blocks. Example: for batches of 3 tuples, and blocks of 6 that start at the second tuple of a batch, it
-    is (0, 0, 1, 1, 1, 2) * stride.
+    tuple of a block, `bases` holds the distance in bytes from the batch of the first tuple to the batch of this tuple.
+    `bases` is the same for all blocks. Example: if batches have 3 tuples, and blocks have 6 and start at the second
+    tuple of a batch, `bases` is (0, 0, 1, 1, 1, 2) * stride.
     """
     job = gather_job_at(job_address)
     first, end = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
@@ -145,7 +145,7 @@ def _write_bases(bases: Address, count: int, left: int, tuples: int, stride: int
 def _copy(target: Address, addresses: Address, count: int, width: int, ahead: int, joint: Address) -> None:
     """Copy the slices of a block. Prefetch each one `ahead` slices before its copy, or never if `ahead` is 0.
 
-    `joint` is a line of memory for slices whose stores bypass the caches, else 0.
+    `joint` is the address of a spare line of memory if stores bypass the caches, else 0.
     """
     last = load_item(addresses, count - 1)
     # The hardware prefetcher handles items that share cache lines; software prefetches would only disturb it.
@@ -281,7 +281,7 @@ def _write_block(
 
 @inner
 def _fill_bad_tuples(components: Address, count: int, job_address: Address, addresses: Address) -> None:
-    """Make each of the `count` tuples that has an invalid component select the slice `fill`, and count these
+    """Let each of the `count` tuples that has an invalid component select the slice `fill`. Count the invalid
     components.
     """
     job = gather_job_at(job_address)

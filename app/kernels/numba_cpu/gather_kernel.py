@@ -5,7 +5,7 @@ it does not depend on dtypes or item sizes. It has a loop for each tuple length 
 has a single signature, so no request can need a combination of types that is not compiled.
 
 It runs without the GIL, alone or with the helpers of a `ThreadTeam`, chunk by chunk (`gather_chunk`). Chunks write
-disjoint ranges of the output. The result is the smallest of their first invalid components.
+disjoint ranges of the output. The result is the smallest of the chunks' first invalid components.
 """
 
 from __future__ import annotations

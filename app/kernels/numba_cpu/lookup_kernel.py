@@ -272,7 +272,7 @@ def lookup_chunk(job_address: Address, number: int) -> int:
 
 @inner
 def _first_bag(feature_address: Address, work: int) -> int:
-    """Return the first bag that has at least `work` units of the feature's work before it."""
+    """Return the first bag that is preceded by at least `work` units of the feature's work."""
     feature = feature_at(feature_address)
     low, high = 0, feature.bags
     while low < high:

@@ -29,7 +29,7 @@ _BYTE: Final = ir.IntType(8)
 
 
 def item_pointer(builder: Builder, base: Any, index: Any) -> Any:
-    """Return a pointer to item `index` of the int64 at `base`."""
+    """Return a pointer to item `index` of the int64 array at `base`."""
     return builder.gep(builder.inttoptr(base, _INT64.as_pointer()), [index], inbounds=True, source_etype=_INT64)
 
 
@@ -122,7 +122,7 @@ add_atomically: Final[Callable[[Address, int], None]] = intrinsic(types.none, (_
 fence: Final[Callable[[], None]] = intrinsic(types.none, (), _fence)
 """Order nontemporal stores before everything that follows."""
 call_address: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _call_address)
-"""Call the C function at an address with two int64. Returns its int64 result."""
+"""Call the C function at an address with two int64 arguments. Returns its int64 result."""
 
 
 @inlined

@@ -1,8 +1,8 @@
 """Check indices and compute the rows and items that they select. The gather has its own loops; other kernels use these.
 
 A chunk processes the indices in blocks and records the rows or items that each block selects (`write_rows`,
-`write_items`). A scatter or a gradient then selects those that the chunk owns (`find_own`), and prefetches their memory
-some rows ahead (`prefetch_update`).
+`write_items`). A scatter or a gradient then selects the rows that the chunk owns (`find_own`), and prefetches their
+memory some rows ahead (`prefetch_update`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class IndexedItemsJob(IndexedJob):
 
 @inner
 def write_rows(job: Any, first: int, count: int, rows: Items) -> int:
-    """Write the rows that `count` tuples select to `rows`, starting at tuple `first`.
+    """Write to `rows` the rows that `count` tuples select, starting at tuple `first`.
 
     Returns the first invalid component, counted from tuple 0, or -1.
     """
@@ -112,7 +112,7 @@ def first_bad(components: Address, tuples: int, sizes: Address, depth: int, wrap
 
 @inner
 def write_items(job: Any, first: int, items: Items) -> int:
-    """Write the items that entries select to `items`, starting at entry `first`.
+    """Write to `items` the items that entries select, starting at entry `first`.
 
     Returns the first invalid entry, or -1. `job` is an `IndexedItemsJob`.
     """
@@ -166,7 +166,7 @@ def _origin(job: Any, number: int) -> int:
 
 @inner
 def find_own(rows: Items, begin: int, end: int, own: Items) -> int:
-    """Write the positions of those `rows` that are in [begin, end) to `own`, in order. Returns how many there are.
+    """Write to `own`, in order, the positions of those `rows` that are in [begin, end). Returns how many there are.
 
     `own` must have at least as many items as `rows`. The loop has no branch that depends on a row, because such a
     branch could not be predicted.

@@ -60,8 +60,8 @@ ROWS, STRETCHES, COLUMNS = range(3)
 class ScatterJob(IndexedItemsJob):
     """A scatter.
 
-    The fields for entries treat tuples of one component as one row of entries without strides. Deeper tuples do not use
-    these fields.
+    Tuples of one component are treated as a single row of entries without strides. Deeper tuples do not use the fields
+    for entries.
     """
 
     data: Address
@@ -176,7 +176,7 @@ def _division(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[int, int, int]
     if not plan.index_items or not plan.axis_size:
         return ROWS, plan.data_items, 1
     sizes, strides = plan.sizes, plan.strides
-    # The span, in items, that the entries at one position of the first axis of indices can reach.
+    # The span, in items, within which all entries at one position along the first axis of indices select.
     reach = 1 + (plan.axis_size - 1) * plan.axis_stride
     reach += sum((size - 1) * stride for size, stride in zip(sizes[1:], strides[1:], strict=True))
     if reach <= strides[0] and plan.data_items % strides[0] == 0:

@@ -1,9 +1,9 @@
 """Threads that share one job without running Python: even waiting and the distribution of chunks are compiled.
 
 A `ThreadTeam` is a block of memory and some helper threads that watch it. A thread with a job acquires the team, writes
-the job into that memory, and publishes it. Then that thread, the owner, takes chunks like every helper, so it never
-waits for a helper to wake. An idle helper spins for some microseconds before it sleeps, because waking a sleeping core
-takes longer than many jobs. The spin is short, because a spinning core may slow its hyper-threading sibling.
+the job into that memory, and publishes it. Then that thread, the owner, takes chunks like any helper, so it never waits
+for a helper to wake. An idle helper spins for some microseconds before it sleeps, because waking a sleeping core takes
+longer than many jobs. The spin is short, because a spinning core may slow its hyper-threading sibling.
 
 States of the team. EPOCH counts up, and is odd while helpers may join:
 
@@ -27,14 +27,15 @@ States of a helper:
        | woken (sem_post) or a signal
     asleep <----- SPIN nanoseconds have passed: ASLEEP + 1; EPOCH is unchanged ----------------------------- watching
 
-Only one job at a time has the team. A thread that finds the team owned runs its whole job alone.
+The team works on one job at a time. A thread that finds the team owned runs its whole job alone.
 
-Every atomic operation is sequentially consistent (`atomics`). Two handshakes require this: in each, both sides write
-one word and then read the other's word, and with acquire and release both could read the old value. In the first, a
-helper adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE. If both read old values, the owner
-could end a job that a helper is still writing. The second handshake is the same with ASLEEP: if both read old values, a
-helper could sleep through a job that relies on it. Everything else needs only acquire and release: the job is written
-before EPOCH is raised and read afterward, and output is written before INSIDE falls and read once INSIDE is 0.
+Every atomic operation is sequentially consistent (`atomics`). Two handshakes require this. In each, both sides write
+one word and then read the other side's word. With acquire and release alone, both could read old values. In the first
+handshake, a helper adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE. If both read old
+values, the owner could end a job that a helper is still writing. The second handshake is the same with ASLEEP: if both
+read old values, a helper could sleep through a job that relies on it. Everything else needs only acquire and release:
+the job is written before EPOCH is raised and read afterward, and output is written before INSIDE falls and read once
+INSIDE is 0.
 
 The operating system may suspend a helper in the middle of its chunk for any length of time. Only that helper can finish
 the chunk: a second writer might still write after the memory has been reused. So after a timeout, an owner that must
@@ -101,7 +102,7 @@ _APART: Final = _APART_BYTES // 8
 ) = range(0, 17 * _APART, _APART)
 """Offsets in the team's memory, in int64.
 
-- _TAKEN: chunks requested so far; _TAKEN_BY_HELPERS: those of them that helpers got.
+- _TAKEN: chunks requested so far; _TAKEN_BY_HELPERS: how many of them helpers received.
 - _JOINED: helpers that joined, minus the number that may join.
 - _INSIDE: helpers that may be reading the job.
 - _ASLEEP: helpers that sleep on the C library's semaphore at _SEMAPHORE until they are woken.
@@ -117,8 +118,8 @@ JOB_WORDS: Final = 2 * _APART
 """Size of the longest job, in int64."""
 
 _SPIN_NS: Final = 15_000
-"""Waking a helper costs the waker 13 to 23 µs, and the helper starts after 10 to 40 µs. A spin of 50 µs slowed the
-event loop.
+"""Nanoseconds for which an idle helper spins before it sleeps. Waking a helper costs the waker 13 to 23 µs, and the
+helper starts after 10 to 40 µs. A spin of 50 µs slowed the event loop.
 """
 _READS_PER_CLOCK: Final = 32
 """Reads of EPOCH per read of the clock, which costs as much as several of them."""
@@ -129,7 +130,7 @@ _SHUT_DOWN: Final = -(1 << 62)
 UNFINISHED: Final = -3
 """Returned instead of a component if a helper still holds its chunk."""
 _POLL_S: Final = 0.0005
-"""Seconds between two polls of a thread that waits for a helper. Equal to the owner's own timeout."""
+"""Seconds between two polls by a thread that is waiting for a helper. This equals the owner's own timeout."""
 _TURN_NS: Final = 100_000
 """Nanoseconds after which a thread yields its core. A yield takes less than a microsecond if no thread is waiting."""
 
@@ -166,7 +167,7 @@ def is_worth_sharing(team: Address, long: bool) -> bool:
 def _is_in_series(team: Address) -> bool:
     """Return whether the last job ended just now.
 
-    The limit is much shorter than the time after which helpers fall asleep. Otherwise, each job of a series might wake
+    "Just now" is much shorter than the time after which helpers fall asleep. Otherwise, each job of a series might wake
     them again.
     """
     return nanoseconds() - load_seq_cst(team, _LAST_END) < load_seq_cst(team, _SPIN) // 5
@@ -267,7 +268,7 @@ def wait_for_helpers(team: Address, timeout_ns: int) -> int:
 
 @inner
 def join(team: Address, last: int) -> int:
-    """Wait, as a helper that last saw epoch `last`, for a new job and join it.
+    """Wait for a new job and join it. The calling helper last saw epoch `last`.
 
     Returns the job's epoch, or a negative number after `shut_down`.
     """
@@ -346,11 +347,12 @@ def count_helper_chunk(team: Address) -> int:
 
 @inner
 def give_way(team: Address, chunks: int, since: int) -> int:
-    """Yield the core between two of `chunks` chunks if the caller has run since `since` for long enough.
+    """Between two of `chunks` chunks, yield the core if the caller got it long enough ago, which was at `since`.
 
-    Returns the time since which the caller has had the core, as in `nanoseconds`. Without yielding, kernel threads on
-    all cores would keep the event loop and all other requests waiting for a scheduler time slice of a millisecond or
-    more. Threads do not yield if the event loop itself is waiting for the chunks, or if no chunk is left.
+    Returns the time at which the caller last got the core, on the clock of `nanoseconds`. Without yielding, kernel
+    threads on all cores would keep the event loop and all other requests waiting for a scheduler time slice of a
+    millisecond or more. Threads do not yield if the event loop itself is waiting for the chunks, or if no chunk is
+    left.
     """
     if load_seq_cst(team, _GIVES_WAY) == 0 or load_seq_cst(team, _TAKEN) >= chunks or nanoseconds() - since < _TURN_NS:
         return since

@@ -9,7 +9,9 @@ from typing import Final
 
 # Cache sizes
 CACHED_BYTES: Final = 1 << 21
-"""Size in bytes of data that is probably cached already. Prefetching so little data costs more than it saves."""
+"""Maximum size in bytes of data that is probably cached already. Prefetching so little data costs more than it
+saves.
+"""
 PIECE_BYTES: Final = 1 << 20
 """Number of bytes of a scatter's output that are copied and then scattered into at a time. They fit into an L2 cache.
 
@@ -30,19 +32,21 @@ LOOKUP_BYTES_AHEAD: Final = 1 << 14
 PREFETCHED_OF_ROW: Final = 512
 """Bytes of a row that a scatter or a gradient prefetches. The hardware prefetches the rest."""
 NEIGHBORS_BYTES: Final = 48
-"""Slices closer than this on average share cache lines; prefetching each of them costs a third more time."""
+"""Slices that are on average closer together than this share cache lines. Prefetching each of them takes a third more
+time.
+"""
 
 # Sharing of work
 LEAST_TUPLES: Final = 256
 """Minimum number of tuples in a chunk of a gather, unless the chunk has LONG_CHUNK_BYTES of output."""
 LONG_CHUNK_BYTES: Final = 1 << 14
-"""Size of the output of a chunk that takes much longer to run than to hand out, in bytes."""
+"""Size in bytes of a chunk's output from which the chunk takes much longer to run than to hand out."""
 LEAST_LOOKUP_CHUNK: Final = 1 << 15
 """Minimum number of bytes that a chunk of a lookup reads and writes."""
 LEAST_SHARED_SCATTER: Final = 1000
 """Minimum amount of work in a shared scatter: components, and units of 16 bytes of output and updates.
 
-This much work takes about 0.4 µs, as long as requesting a helper.
+This much work takes about 0.4 µs, the same as requesting a helper.
 """
 WAKE_FROM: Final = 50_000
 """Amount of work above which waking a sleeping helper pays off: components, slices and units of 16 bytes of output.

@@ -61,10 +61,10 @@ def int64_array(numbers: tuple[int, ...]) -> NDArray[np.int64]:
 
 
 def record_as_int64(kind: type[Any], values: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Build a record of a class as an int64 array, which NumPy copies twenty times as fast.
+    """Build a record of a class as an int64 array, which NumPy copies twenty times as fast as a record.
 
-    Missing fields are 0. A field with several numbers may be given partially, from the front. Raises TypeError if a
-    number does not fit.
+    Missing fields are 0. For a field with several numbers, the first few are enough. Raises TypeError if a number does
+    not fit.
     """
     record = np.zeros(1, dtype_of(kind))
     try:

@@ -43,7 +43,7 @@ class VectorFunctions(NamedTuple):
     add_product: Callable[[Vector, Vector, float], Vector]
     """(sums, items, weight): the product is rounded before it is added."""
     larger: Callable[[Vector, Vector], Vector]
-    """Return the larger item of each pair; the first one if both are equal or if it is a NaN."""
+    """Return the larger item of each pair, or the first one if it is a NaN or if both are equal."""
     divide: Callable[[Vector, float], Vector]
     store: Callable[[Address, Vector], None]
     """Round items half to even to their type, and store them at an address."""
