@@ -30,7 +30,7 @@ def media_weights(accept: bytes) -> dict[bytes, float]:
 
 
 def preferred_type(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> bytes:
-    """Return the media type in `offered` with the greatest weight, whether by its name or by a range such as `*/*`.
+    """Return the media type in `offered` to which the field gives the greatest weight, by name or by a range (`*/*`).
 
     `otherwise`, one of `offered`, wins ties.
     """
@@ -47,8 +47,8 @@ def preferred_type(accept: bytes, offered: Iterable[bytes], otherwise: bytes) ->
 def accepted_types(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> list[bytes]:
     """Return the media types of `offered` that the field accepts, most preferred first.
 
-    Named types come first, by weight. A range such as `*/*` expresses no preference: it adds `otherwise`, one of
-    `offered`, then the rest. Returns [`otherwise`] if the field accepts none of them.
+    Named types come first, by weight. A range such as `*/*` expresses no preference: it adds `otherwise` (one of
+    `offered`), and then the other offered types. Returns [`otherwise`] if the field accepts none of `offered`.
     """
     weights = media_weights(accept)
     known = list(offered)
@@ -59,7 +59,7 @@ def accepted_types(accept: bytes, offered: Iterable[bytes], otherwise: bytes) ->
 
 
 def prefers_page(accept: bytes) -> bool:
-    """Return True if the field lists HTML, as that of browsers does, and prefers no other type."""
+    """Return True if the field lists HTML, as browsers do, and prefers no other type to it."""
     weights = media_weights(accept) if b"text/html" in accept else {}
     html = weights.get(b"text/html", 0.0)
     return html > 0 and html >= max(weights.values())

@@ -200,7 +200,7 @@ class AsgiApp:
         await context.send_error(error, *extra)
 
     async def _refuse(self, context: RequestContext) -> None:
-        """Respond to a method without a handler: 204 for OPTIONS, 405 for any other method, both with Allow.
+        """Respond to a method that has no handler: 204 for OPTIONS, 405 for any other method, both with Allow.
 
         Raises not_found for an unknown path.
         """

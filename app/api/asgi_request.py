@@ -1,4 +1,4 @@
-"""One request and its response: the header's fields, the request's state, and the functions that send.
+"""One request and its response: the header's fields, the request's state, and the functions that send the response.
 
 Every response passes through `RequestContext`, so that each carries Server-Timing and X-Request-ID.
 `app.api.request_body` reads the body.
@@ -40,12 +40,12 @@ Handler: TypeAlias = "Callable[[RequestContext], Awaitable[None]]"
 AT_ONCE: Final = 1 << 18
 """Responses of up to this many bytes are written at once, however slowly the client reads."""
 _WRITTEN_IN_A_TURN: Final = 1 << 19
-"""Minimum number of bytes of a longer response to write before yielding to other requests on the event loop.
+"""Minimum number of bytes of a longer response that are written before other requests get a turn on the event loop.
 
-The system copies them in 0.1 to 0.2 ms.
+The operating system copies this many bytes in 0.1 to 0.2 ms.
 """
 _MOST_TURNS: Final = 4
-"""Maximum number of turns in which a response is written. If all responses are long, each turn waits for all others."""
+"""Maximum number of turns for writing a response. Each turn may wait for one turn of every other long response."""
 _CLOSE: Final = (b"connection", b"close")
 _LINES: Final[BoundedCache[tuple[Field, ...], bytes]] = BoundedCache(256)
 """Cache of responses' header lines, because gathers from one table repeat them."""
@@ -56,8 +56,8 @@ class RouteMatch:
     """The route and handler for a header; a gather's match is cached for requests with the same header.
 
     `plane` is the handler's plane; refused requests are on the control plane. `parameters` are the path segments that
-    match the template's braces. `keys_version` is the version of the keys that accepted `credential`, or None before
-    that check. `fields` are added to every response.
+    match the template's braces. `keys_version` is the version of the API keys against which `credential` was checked,
+    or None before that check. `fields` are added to every response.
     """
 
     headers: dict[bytes, bytes]
@@ -73,10 +73,11 @@ class RouteMatch:
 class RequestContext(ServedRequest):
     """The state of one request. The names in `headers` are lowercase; `code` is the code of its error, if any.
 
-    `credential` is the SHA-256 of the request's key, b"" if the field Authorization has another form, or None if there
-    is no such field; the field itself appears in neither `headers` nor `scope`. `repeated` is a field that occurs more
-    than once although it is not a list. `route_match` is set once the route is found. A handler sets `changes` to its
-    changes before it responds, so that each change is logged even if the response does not reach the caller.
+    `credential` is the SHA-256 of the request's API key, b"" if the Authorization field has another form, or None if
+    there is no such field. The field itself appears in neither `headers` nor `scope`. `repeated` is the name of a field
+    that occurs more than once although its value is not a list. `route_match` is set once the route is found. A handler
+    sets `changes` to its changes before it responds, so that each change is logged even if the caller never receives
+    the response.
     """
 
     exchange: HttpExchange

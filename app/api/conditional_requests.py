@@ -13,7 +13,7 @@ from app.store import Conditions
 _MOST_TAGS: Final = 256
 """Maximum number of ETags in a condition. It keeps the time for parsing on the event loop below 0.1 ms."""
 _MEMBER: Final = re.compile(r'[ \t,]*+(\*|(?:W/)?"[\x21\x23-\x7e\x80-\xff]*")?[ \t]*+(?:,|\Z)')
-"""A member of a list, after any number of empty members. The pattern never backtracks, even on malformed fields."""
+"""Matches a list member and any empty members before it. The pattern never backtracks, even on malformed fields."""
 _BARE: Final = re.compile("[A-Za-z0-9._-]{1,80}")
 """An ETag without its quotes."""
 

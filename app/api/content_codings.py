@@ -22,7 +22,7 @@ _MAGIC: Final = b"\x1f\x8b"
 """The first bytes of a gzip member (RFC 1952, 2.3.1)."""
 _FREE_MEMBERS: Final = 1 << 14
 _BYTES_OF_MEMBER: Final = 1 << 10
-"""Number of decompressed bytes that allow one more gzip member in addition to `_FREE_MEMBERS`.
+"""A body may have `_FREE_MEMBERS` gzip members, plus one for each multiple of this number of decompressed bytes.
 
 Starting a member takes about 5 microseconds, even if it is empty.
 """
@@ -36,8 +36,8 @@ _COMPRESSED_AT_ONCE: Final = 1 << 20
 class Inflater:
     """Decompresses a body that arrives in pieces: consecutive gzip members, or one deflate stream.
 
-    Raises malformed_request for a stream that is damaged, truncated or followed by other bytes, and limit_exceeded for
-    too many nearly empty members.
+    Raises malformed_request if the stream is damaged, truncated or followed by other bytes, and limit_exceeded if it
+    has too many nearly empty members.
     """
 
     def __init__(self, name: bytes) -> None:
@@ -137,7 +137,7 @@ def negotiate_coding(accept_encoding: bytes | None) -> bytes | None:
     """Return the content coding for a response, or None.
 
     Responses are compressed only if the field lists exactly one coding. Triton's clients request compression this way.
-    Other clients list every coding that they support in every request, and would always pay for compression.
+    Other clients always list every coding that they support, so compression would slow down every response to them.
     """
     return accept_encoding if accept_encoding in _ANSWERS else None
 

@@ -1,9 +1,9 @@
 """CORS: which pages from other sites may call the service from a browser.
 
 None may, unless GATHERND_CORS_ORIGINS lists their origins. Starlette's middleware decides which origins are allowed,
-and provides the header fields of responses. It does not wrap the application, because responses that the server writes
-directly (most gathers, and its own refusals) do not pass through an ASGI `send`, and because a refused preflight
-request must get the common error body.
+and provides the header fields of responses. The middleware does not wrap the application, because responses that the
+server writes directly (most gathers, and its own refusals) do not pass through an ASGI `send`, and because a refused
+preflight request must get the common error body.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Thread pools for blocking disk I/O, shared so that a tensor whose disk stalls does not block other tensors.
 
-Changes to one tensor wait for each other, so the tensors that share a lock (see `stripe`) use at most SHARE threads;
-further changes wait without a thread. Metadata lookups, which take no lock, have a pool of their own, as do uploads and
-downloads. In these pools, too, the tensors that share a lock get only a share of the threads for lookups and downloads.
+Changes to one tensor wait for each other. So the tensors that share a lock (see `stripe`) use at most SHARE threads,
+and other changes to them wait without occupying a thread. Metadata lookups, which take no lock, have a separate pool,
+and so do uploads and downloads. In these pools, too, lookups and downloads of tensors that share a lock use only some
+of the threads.
 """
 
 from __future__ import annotations

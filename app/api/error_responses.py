@@ -58,7 +58,7 @@ def error_body(error: GatherError, request_id: str, path: str) -> tuple[bytes, b
 
 
 def example_answer(code: Code) -> dict[str, Any]:
-    """Return the full body of the response to a code's example command."""
+    """Return the complete response body for the example command of an error code."""
     example = CATALOGUE[code].example
     facts = dict(example.members)
     places = [Place(**place) for place in facts.pop("errors", ())]
@@ -98,7 +98,7 @@ def _retry_after(error: GatherError) -> int:
 
 
 def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
-    """Return the header fields of an error other than Content-Type and Content-Length."""
+    """Return an error's header fields, except Content-Type and Content-Length."""
     headers = []
     if CATALOGUE[error.code].status == 503:
         headers.append((b"retry-after", b"%d" % _retry_after(error)))

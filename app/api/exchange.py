@@ -1,7 +1,7 @@
 """One exchange of a native operator over HTTP, from the bytes of a request to the bytes of its response.
 
-Every operator, gradient and lookup is handled here: the request is read, decompressed, parsed, explained or run, and
-its result is written. The format handles the encoding of a call, and the service handles its execution.
+Every operator, gradient and lookup is handled here: the request is read, decompressed and parsed; the call is explained
+or run; and the result is written. The format handles the encoding of a call, and the service handles its execution.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Exchange:
         answered = codec
         if accept is not None and accept != codec.media_type:
             answered = formats[preferred_type(accept, formats, codec.media_type)]
-        # Only binary formats lack some types; JSON, which most responses use, supports all of them.
+        # JSON, which most responses use, supports all types; some binary formats do not.
         if answered.binary and type(call) is Call:
             data = call.data
             if isinstance(data, Tensor) and data.dtype.name not in answered.dtypes:
@@ -92,7 +92,7 @@ class Exchange:
             await context.send(200, answered.media_type, content, *facts)
 
     def _json_fallback(self, codec: Codec, call: AnyCall, number: int, output: Tensor, accept: bytes | None) -> Codec:
-        """Return the JSON codec as a fallback, because `codec` lacks the type of output `number`.
+        """Return the JSON codec as a fallback for `codec`, which does not support the type of output `number`.
 
         Raises unsupported_dtype unless Accept lists JSON.
         """
@@ -112,7 +112,7 @@ def format_of(content_type: bytes | None, formats: Mapping[bytes, Codec]) -> Cod
 
 
 def headers_of(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:
-    """Return header fields for a binary response: what JSON has in members other than `outputs`."""
+    """Return a binary response's header fields, which correspond to the JSON members other than `outputs`."""
     return gathernd_fields(
         answer.dialect, answer.device, answer.data_etag, answer.data_version, answer.replaced, answer.missing
     )

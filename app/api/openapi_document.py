@@ -67,9 +67,7 @@ _REASONS: Final = {
 _EVERYWHERE: Final[tuple[Code, ...]] = (
     "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal", "overloaded", "not_ready",
 )  # fmt: skip
-"""Errors of every operation: the limit on connections applies to all requests, and a shutdown cancels any that outlast
-it.
-"""
+"""Errors of every operation: any request may exceed the limit on connections, or may be canceled by a shutdown."""
 _HEADERS: Final[dict[int, Described]] = {
     401: {"WWW-Authenticate": {"description": "Bearer: a key is required.", "schema": {"type": "string"}}},
     503: {
@@ -103,9 +101,9 @@ def openapi_document() -> Described:
         code: {"summary": CATALOGUE[code].title, "value": example_answer(code)} for code in CODES
     }
     document["components"]["securitySchemes"] = {"bearer": _BEARER}
-    # The key is optional here, because the operator decides whether keys are required. It is declared once for all
-    # operations: code generators treat a requirement of a single operation as unconditional, and then require a key for
-    # each call.
+    # The API key is optional here, because each deployment decides whether keys are required. It is declared once for
+    # all operations: if a single operation declared it, code generators would treat it as unconditional and require a
+    # key for each call.
     document["security"] = [{}, {"bearer": []}]
     return document
 

@@ -3,14 +3,14 @@
 X-Gathernd-Timeout is the caller's own deadline, after which a waiting gather is refused. The service's deadline is the
 setting GATHERND_DEADLINE; the shorter of the two applies.
 
-X-Gathernd-Node identifies the shard that a request is meant for. A shard's address may previously have belonged to
-another shard, and callers may still use it to reach that one, so a shard refuses every request meant for another shard.
+X-Gathernd-Node identifies the shard that a request is meant for. An address may have belonged to another shard before,
+and some callers may not have noticed the change. So a shard refuses every request meant for another shard.
 
 X-Gathernd-Sequence is the lowest sequence number of a range's data that a reader accepts. A range that accepts scatters
-has a sequence number, which is the last part of its ETag. A router requests at least the sequence number that its
-client has seen.
+has a sequence number, which is the last part of its ETag. A router requires at least the sequence number that its
+client has already seen.
 
-Services that are not shards ignore the last two.
+Services that are not shards ignore the last two fields.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layout of generated pages, which matches that of the front page, and the page for an unknown path."""
+"""The layout of generated pages, which look like the front page, and the page for an unknown path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE_FIELDS: Final = (
     ),
     (b"referrer-policy", b"no-referrer"),
 )
-"""Restrict a page to resources and calls of this service, without inline scripts."""
+"""Restricts a page to this service's resources and API, and forbids inline scripts."""
 
 
 def page(title: str, body: str, root: str) -> str:

@@ -43,7 +43,7 @@ _FIX: Final = "Send 'Content-Type: application/json' with JSON in UTF-8; with cu
 
 
 def whole_body(context: RequestContext, limit: int, name: str = BODY_BYTES) -> Buffer | None:
-    """Return the body, charged to the budget, if it arrived in one piece with its header, as most bodies do; else None.
+    """Return the body if it arrived in one piece with its header, as most bodies do; else None. Charges the budget.
 
     May raise any error of `read_body`.
     """
@@ -59,8 +59,8 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
     """Read the body as sent, into one block of memory, and charge it to the budget as it arrives.
 
     A body that arrives in several pieces starts `lead` bytes (modulo 16) after an aligned address, so that arrays at
-    known offsets are aligned and need no copy. Raises payload_too_large above `limit` bytes, the value of the limit
-    called `name` (before reading, if the length is declared), overloaded, and ClientGone.
+    known offsets are aligned and need no copy. Raises payload_too_large if the body has more than `limit` bytes, where
+    `name` is the limit's name; a declared length is checked before reading. Also raises overloaded and ClientGone.
     """
     body = whole_body(context, limit, name)
     if body is not None:
@@ -81,8 +81,8 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
             body_reads.expect_answer(context.memory, len(found))
         finally:
             body_reads.release(context.exchange)
-    # Once a large request has arrived, it is not refused because threads are busy. The service's own deadline excludes
-    # the time of the transfer; the caller's deadline includes it.
+    # A large request that has arrived is not refused merely because threads are busy. The service's own deadline
+    # excludes the time of the transfer; the caller's deadline includes it.
     if len(found) > SMALL_BODY_BYTES:
         context.admitted = True
     if TIMEOUT not in context.headers:
@@ -128,8 +128,8 @@ async def _next_piece(context: RequestContext) -> Mapping[str, Any]:
 class UnknownLengthBody:
     """Collects bytes in one growing block of memory; charges `memory` before the block grows.
 
-    It holds at most `limit` bytes, the value of the limit called `name`, after `lead` bytes that are not part of the
-    body.
+    The body may have at most `limit` bytes; `name` is the name of that limit. The block begins with `lead` bytes that
+    are not part of the body.
     """
 
     def __init__(self, memory: Memory, limit: int, lead: int = 0, name: str = BODY_BYTES) -> None:
@@ -170,7 +170,7 @@ class UnknownLengthBody:
 
 
 def too_large(maximum: int, name: str = BODY_BYTES) -> GatherError:
-    """Return the error for a body larger than `maximum` bytes, the value of the limit called `name`."""
+    """Return the error for a body larger than `maximum` bytes; `name` is the name of that limit."""
     return GatherError(
         "payload_too_large",
         f"the {_LIMITED[name]} is larger than the limit of {maximum} bytes",
@@ -191,7 +191,7 @@ def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int
 
     The result never exceeds `limit` bytes, and `memory` is charged before they are allocated. `lead` and `name` are as
     in `read_body`. Raises payload_too_large, unsupported_media_type, overloaded, limit_exceeded (see `Inflater`), and
-    malformed_request for a stream that is damaged, truncated or followed by other bytes.
+    malformed_request if the stream is damaged, truncated or followed by other bytes.
     """
     stream = inflater(encoding)
     if stream is None:
@@ -204,7 +204,7 @@ def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int
 
 
 async def read_json(context: RequestContext, most: int = _MOST_JSON) -> Any:
-    """Read and parse a JSON body of at most `most` bytes, without arrays.
+    """Read and parse a JSON body that has at most `most` bytes and no arrays.
 
     May raise any error of `read_body` and `inflate`, and malformed_request.
     """

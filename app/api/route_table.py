@@ -34,7 +34,7 @@ ROUTES: Final = (
 )
 
 _OTHER: Final = Route("other", CONTROL, Access.GATHER, {})
-"""The route of every unknown path; its template is their common label."""
+"""The route of every unknown path; its template is the label that all unknown paths share."""
 _OTHER_BELOW: Final = {
     "/tensors/": _OTHER._replace(access=Access.TENSORS),
     "/aliases/": _OTHER._replace(access=Access.TENSORS),
@@ -97,7 +97,7 @@ def _fill_template(segments: list[str], given: list[str]) -> str | None:
 
 
 def _match_parameters(route: Route, segments: list[str], given: list[str]) -> tuple[str, ...] | None:
-    """Return the segments of `given` that match the braces, or None if it is not a path of `route`."""
+    """Return the segments of `given` that match the braces, or None if `given` is not a path of `route`."""
     found = []
     for segment, sent in zip(segments, given, strict=True):
         if segment[:1] == "{":

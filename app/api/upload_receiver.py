@@ -30,7 +30,7 @@ from app.tensors.buffer_type import Buffer
 PIECE_BYTES: Final = 1 << 20
 """Bytes of the body that are processed at a time."""
 MEMORY_BYTES: Final = 4 * PIECE_BYTES
-"""Bytes of memory charged for an upload of any size, once its first whole piece has arrived."""
+"""Bytes of memory charged for an upload, whatever its size, after its first whole piece has arrived."""
 _DIGEST: Final = re.compile(r"\s*([a-z0-9*-]+)\s*=\s*:([A-Za-z0-9+/=]*):\s*")
 Starter = Callable[[bytearray, bool], Start | None]
 Opener = Callable[[Start], Upload]
@@ -130,7 +130,8 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
 class _PieceReader:
     """Reads the body of an upload in pieces of PIECE_BYTES.
 
-    The first piece is charged as it arrives, so that an upload that only declares its body holds no memory.
+    The first piece is charged as it arrives, so that an upload that declares a body but does not send it holds no
+    memory.
     """
 
     def __init__(self, context: RequestContext) -> None:

@@ -49,7 +49,8 @@ class Models:
     def find(self, name: str, version: str | None = None) -> tuple[Model, Resident | None]:
         """Return the model, and its resident tensor if it has one. If `version` is None, uses the current version.
 
-        Raises model_not_found, tensor_damaged, and unsupported_dtype if the protocol lacks the tensor's type.
+        Raises model_not_found, tensor_damaged, and unsupported_dtype if the protocol does not support the tensor's
+        type.
         """
         model = _MODELS.get(name)
         if model is not None:
@@ -95,7 +96,7 @@ class Models:
         check_writable(DTYPES[dtype])
 
     def versions(self, name: str) -> list[str]:
-        """Return the versions of a model, oldest first. There are none if there is no such model."""
+        """Return the versions of a model, oldest first; empty if there is no such model."""
         if name in _MODELS:
             return [VERSION]
         store = self.service.store
@@ -132,7 +133,7 @@ class Models:
         return [*_MODELS, *(name for name in (*store.names(), *store.alias_names()) if name not in _MODELS)]
 
     def statistics_labels(self, names: list[str], newest: int | None = None) -> list[str]:
-        """Return the statistics labels of these models' versions, or of only the `newest` versions of each model."""
+        """Return the statistics labels of all versions of these models, or of each model's last `newest` versions."""
         first = None if newest is None else -newest
         return [statistics_label(name, version) for name in names for version in self.versions(name)[first:]]
 
@@ -159,7 +160,7 @@ that.
 """
 ANY_SHAPE: Final = (-1,)
 TUPLES_SHAPE: Final = (-1, -1)
-"""The shape that the metadata gives for indices that are tuples: one tuple per row.
+"""The shape in the metadata for indices that are tuples: one tuple per row.
 
 Other ranks are also accepted, and a single list of numbers is one tuple.
 """

@@ -13,7 +13,7 @@ _LIVE: Final = path_of("livez")
 _READY: Final = path_of("readyz")
 _OPERATORS: Final = "|".join((*OPERATORS, LOOKUPS.name))
 _FIRST: Final = r"\1"
-"""Reference in a hint to the first group of its pattern."""
+"""In a hint, stands for the text that matched the first group of the hint's pattern."""
 _USUAL: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), hint)
     for pattern, hint in (

@@ -63,11 +63,11 @@ _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.s
 LONG_JSON: Final = 1 << 16
 """JSON bodies with more bytes are read in a thread of the pool, so that the event loop is not blocked."""
 LONG_BINARY: Final = 1 << 23
-"""Limit for binary bodies, whose items are at most checked (bool) or copied."""
+"""The same limit for binary bodies, whose items are at most checked (bool) or copied."""
 LONG_HEADER: Final = 1 << 13
-"""Limit for the headers of binary bodies."""
+"""The same limit for the headers of binary bodies."""
 LONG_LOOKUP: Final = 1 << 14
-"""Limit for JSON bodies of lookups, most of whose bytes become Python objects."""
+"""The same limit for JSON bodies of lookups, most of whose bytes become Python objects."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,9 +32,7 @@ def read_query(query: bytes, row: Signature) -> bool:
 
 
 def refuse_query(query: bytes, row: Signature) -> None:
-    """Raise invalid_field at the first query field of a JSON scatter into a resident tensor, which may have no query
-    fields.
-    """
+    """Raise invalid_field at the first query field: a JSON scatter into a resident tensor does not accept any."""
     body = FAMILIES[row.kind].model(row)
     for name, _ in query_fields(query):
         if name == _EXPLAIN:
@@ -51,8 +49,8 @@ def refuse_query(query: bytes, row: Signature) -> None:
 def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -> bool:
     """Read `explain`, the only query field that is allowed if the body contains the other fields.
 
-    `body` is the model of the body's fields, and `where` says in errors where these fields belong. Raises invalid_field
-    for any other field, a repeated `explain`, and a value other than true and false.
+    `body` is the model of the body's fields, and `where` is the phrase in errors for where these fields belong. Raises
+    invalid_field if there is any other field, if `explain` is repeated, or if its value is neither true nor false.
     """
     explain: bool | None = None
     for name, value in query_fields(query):
@@ -67,7 +65,7 @@ def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -
 def read_document(query: bytes, model: type[BaseModel]) -> tuple[dict[str, Any], str]:
     """Parse the fields of a query. Returns the fields by name, and the text of `explain`.
 
-    Raises invalid_field for an unknown or repeated field.
+    Raises invalid_field if a field is unknown or repeated.
     """
     if not query:
         return {}, "false"

@@ -1,12 +1,12 @@
 """NumPy's file format, restricted to plain numbers: no Python objects, pickles, text or records.
 
 A file consists of a magic number, two version bytes, the length of a header (uint16 in version 1, uint32 in versions 2
-and 3), the header, which is the text of a Python dictionary, and the items.
+and 3), the header (the text of a Python dictionary), and the items.
 
-Headers have the same meaning as in `numpy.lib.format`, including those written by Python 2. NumPy's reader is not used
-because it passes the whole header to `ast.literal_eval`: a hostile header of 10,000 characters, NumPy's limit, costs 28
-ms and 4.7 MB (measured on an Intel Xeon). Here, such a header is refused in microseconds, and a regular expression
-reads headers in the form that NumPy writes.
+Headers have the same meaning as in `numpy.lib.format`, including headers written by Python 2. NumPy's reader is not
+used because it passes the whole header to `ast.literal_eval`: a hostile header of 10,000 characters, NumPy's limit,
+costs 28 ms and 4.7 MB (measured on an Intel Xeon). Here, such a header is refused in microseconds, and a regular
+expression reads headers in the form that NumPy writes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_DIMENSIONS: Final = 64
 _TEXT_OR_LONG: Final = re.compile(r"""('[^'\\\n]*+'|"[^"\\\n]*+")|(?<=[0-9]) *+L\b""")
 """Matches a string, which is kept, or the L that Python 2 writes after a long integer, which is dropped."""
 _DESCR: Final = re.compile(r"[<>=|]?[b-zA-Z?][a-z0-9_]{0,15}")
-"""A type that NumPy may parse: a single type, without records and the deprecated 'a'."""
+"""Matches a type that NumPy is allowed to parse: a single type, but neither a record nor the deprecated 'a'."""
 _BY_CODE: Final = {row.npy: row for row in DTYPES.values() if row.npy is not None}
 _NAMES: Final = tuple(row.name for row in _BY_CODE.values())
 _NARROW: Final = re.compile(r"(?:float[468]|u?int[124])(?:_\w{1,16})?")
@@ -69,7 +69,7 @@ class Start:
 def read_start(head: bytes | bytearray) -> Start | None:
     """Parse the start of an npy file. Returns None if more bytes are needed.
 
-    Raises malformed_request, limit_exceeded for a header over `MAX_HEADER`, and unsupported_dtype.
+    Raises malformed_request, limit_exceeded if the header is longer than `MAX_HEADER`, and unsupported_dtype.
     """
     if not head.startswith(MAGIC[: len(head)]):
         raise _malformed("it does not start with the magic number")
@@ -158,7 +158,7 @@ def _malformed(what: str) -> GatherError:
 
 
 def check_writable(dtype: DType) -> None:
-    """Raise unsupported_dtype if npy lacks the type: strings, and the floats of ml_dtypes."""
+    """Raise unsupported_dtype if npy does not support the type, as with strings and the floats of ml_dtypes."""
     if dtype.npy is None:
         raise GatherError(
             "unsupported_dtype",

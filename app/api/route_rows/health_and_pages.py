@@ -49,7 +49,7 @@ HEALTH_AND_PAGES: Final = (
     _health("/metrics", "metrics", "Metrics in the Prometheus text format", answers=_METRICS)._replace(
         access=Access.ANY_KEY, health="alive"
     ),
-    # This is public because the page at /docs needs it. The page at / asks its reader for a key.
+    # This is public because the page at /docs needs it. The page at / asks the user for a key.
     Route("/openapi.json", CONTROL, Access.PUBLIC, {"GET": _DESCRIPTION}),
     _page("/", "frontPage", "Front page, with a playground", "text/html"),
     _page(

@@ -1,4 +1,4 @@
-"""A route and its operations, which drive routing, access rules, metrics and OpenAPI, and parts that rows share.
+"""Routes and their operations, which drive routing, access rules, metrics and OpenAPI. Also parts that rows share.
 
 JSON comes first wherever several media types are listed, because generated clients use the first one.
 """
@@ -26,7 +26,7 @@ SAFETENSORS: Final = body_formats.SAFETENSORS.decode()
 
 
 class Plane(Enum):
-    """Selects whether requests to a route are subject to the limit on running requests and to the readiness of the
+    """Determines whether a route's requests count toward the limit on running requests, and whether they need the
     kernels.
     """
 
@@ -73,8 +73,8 @@ class Route(NamedTuple):
     A segment of `template` in braces matches any single non-empty segment. On the data plane, the segment may also be
     empty, because the handler's error for an invalid name is more specific than "not found".
 
-    `health` marks the paths of health checks and scrapers. An error on a path marked "ready" is a state of the service,
-    not a failure.
+    `health` marks the paths of health checks and scrapers. An error on a path marked "ready" reports a state of the
+    service, not a failure.
     """
 
     template: str
@@ -124,7 +124,7 @@ def binary(text: str | None = None) -> Described:
 
 
 def content(examples: Described, text: str) -> Described:
-    """Describe a body in JSON, with examples, or in safetensors, with the description `text`."""
+    """Describe a body that is either JSON, with examples, or safetensors, with the description `text`."""
     return {"content": {"application/json": {"examples": examples}, SAFETENSORS: binary(text)}}
 
 

@@ -34,9 +34,9 @@ from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
 
 MAX_LIST: Final = 1000
 USUAL_LIST: Final = 100
-"""Default number of entries of a list."""
+"""Default number of entries in a list."""
 MAX_KEEP: Final = 10_000
-"""Maximum `keep` of an upload and of the setting."""
+"""Maximum value of `keep`, in an upload or in the service's setting."""
 MAX_NOTE_BYTES: Final = 1024
 """Maximum size of a version's note, in bytes of UTF-8."""
 NPY, SAFETENSORS, RAW = body_formats.TENSORS
@@ -155,9 +155,8 @@ _PUT: Final = Operation(
     ),
     request={
         "required": True,
-        # Raw items come last, because openapi-python-client uses the last of several binary types, and an npy file is
-        # accepted under that type, too. A generator that uses the first type gets npy, which contains its type and
-        # shape.
+        # Raw items come last. openapi-python-client uses the last of several binary types, and npy files are accepted
+        # under that type, too. Generators that use the first type get npy, which contains the tensor's type and shape.
         "content": {
             NPY: binary("An npy file of numbers, in either order of bytes and of axes."),
             SAFETENSORS: binary(

@@ -45,7 +45,7 @@ _FORM: Final = "application/x-www-form-urlencoded"
 CurrentEtags: TypeAlias = "Callable[[Sequence[Metadata], ServedRequest | None], Awaitable[list[Metadata]]]"
 """Adds the current ETags to metadata.
 
-Without a request, adds the last known ETags if fetching the current ones takes long.
+If no request is given and fetching the current ETags takes long, adds the last known ones instead.
 """
 
 
@@ -127,7 +127,7 @@ class TensorsRoute:
         await self._commit(context, upload, conditions)
 
     def _check_capacity(self, capacity: int, start: Start) -> None:
-        """Raise invalid_field and limit_exceeded for a capacity that an upload cannot have."""
+        """Raise invalid_field or limit_exceeded if the upload cannot have the requested capacity."""
         if start.keys is None:
             hint = f"Leave out 'capacity' at {_AT_CAPACITY}, or send keys."
             raise invalid_field(_AT_CAPACITY, "capacity is only for tables with keys, because no others grow", hint)
@@ -320,7 +320,7 @@ def read_capacity(text: str | None) -> int | None:
 
 
 def check_has_replicas(store: TensorStore, pointer: str) -> None:
-    """Raise invalid_field at `pointer` if the store, on a single machine, has no replicas."""
+    """Raise invalid_field at `pointer` if the store is on a single machine and so has no replicas."""
     if not store.has_replicas:
         raise invalid_field(
             pointer,

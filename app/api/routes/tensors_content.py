@@ -1,7 +1,8 @@
 """`GET /tensors/{name}/content` and `/keys`: each download is consistent, even if the tensor changes concurrently.
 
 Small data is copied before it is sent. For large data, and for a table with keys, a snapshot is kept until everything
-has been sent. Accept chooses the format of a download (see `Download`), here and for tables in row ranges.
+has been sent. The Accept field selects the format of a download (see `Download`), both here and for tables in row
+ranges.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Download(NamedTuple):
 
 
 def codec_for_rows(context: RequestContext, dtype: str) -> TensorCodec:
-    """Return the format that Accept prefers among those that support `dtype`, or its first choice if none does."""
+    """Return the format that Accept prefers among those that support `dtype`, or its first choice if there are none."""
     formats = _accepted_codecs(context)
     return next((codec for codec in formats if dtype in codec.dtypes), formats[0])
 
@@ -191,8 +192,8 @@ class Downloads:
     ) -> None:
         """Respond with the body that `body_of` reads from a snapshot.
 
-        Responds with 304 if the snapshot's ETag differs from `etag` and the caller already has that version. Charges at
-        most `charged` bytes of the body to the request's memory.
+        Responds with 304 if the snapshot's ETag differs from `etag` and the caller already has the snapshot's version.
+        Charges at most `charged` bytes of the body to the request's memory.
         """
         snapshot = await self.threads.change(content.description.name, lambda: self.store.snapshot(content))
         try:
@@ -209,7 +210,7 @@ class Downloads:
     async def _table_body(
         self, snapshot: Snapshot, name: str, content: MappedContent, codec: TensorCodec, text: str | None
     ) -> _Body:
-        """Return the rows of a table with keys, preceded by the keys if the format carries both."""
+        """Return the rows of a table with keys, preceded by the keys if the format can hold both."""
         dtype = DTYPES[content.description.dtype]
         shape, begin, end = _shape_and_span(content, snapshot.shape, text)
         rows = _row_pieces(snapshot, begin, end)
@@ -256,9 +257,9 @@ def _keys_body(codec: TensorCodec, spec: KeysSpec, read: ReadKeys) -> tuple[byte
 def _shape_and_span(
     content: MappedContent, shape: tuple[int, ...], text: str | None
 ) -> tuple[tuple[int, ...], int, int]:
-    """Return the shape of the requested rows of a tensor of `shape`, and the start and end offsets of their bytes.
+    """Return the shape of the requested rows, and the start and end offsets of their bytes.
 
-    Raises range_not_satisfiable.
+    `shape` is that of the whole tensor. Raises range_not_satisfiable.
     """
     if text is None and content.keys is None:
         return shape, 0, content.description.size

@@ -52,7 +52,7 @@ class RowsRoute:
 
 
 def keys_of_query(query: bytes) -> list[str]:
-    """Return the values of the `key` fields. Raises invalid_field if there are none, and for any other field."""
+    """Return the values of the `key` fields. Raises invalid_field if there are none, or if there is any other field."""
     texts: list[str] = []
     for name, value in query_fields(query):
         if name != _FIELD:

@@ -67,7 +67,7 @@ class ScatterOutcome(NamedTuple):
 class SentScatter:
     """A requested change to the tensor or alias `name`.
 
-    `read` parses the body. It returns the call and the digest that distinguishes it from other requests with the same
+    `read` parses the body. It returns the call, and a digest that distinguishes this request from others with the same
     Idempotency-Key `key`. Call it from a worker thread; it may raise any error of the formats.
     """
 
@@ -78,7 +78,7 @@ class SentScatter:
 
 
 class ScatterTarget(Protocol):
-    """Validates and executes changes: the store of this machine, or the shards of a cluster."""
+    """Validates and executes changes, either in this machine's store or on the shards of a cluster."""
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
         """Read and validate a change, and make it durably. May raise any error of the route."""
@@ -187,7 +187,7 @@ class StoreScatters:
 
         attempt, scattered = await self._threads.change(lock, begin)
         if scattered is None:
-            # This is a separate task, because it may execute other requests' changes even if its own request is
+            # This is a separate task, because it may have to execute other requests' changes even if its own request is
             # canceled.
             task = loop.create_task(finish(attempt))
             self._tasks.add(task)
@@ -291,7 +291,7 @@ def _as_int64_keys(keys: Tensor) -> Tensor:
 def read_request(
     body: Buffer, query: bytes, row: Signature, *, codec: Codec, key: str | None, limits: Limits, memory: Memory
 ) -> tuple[ScatterCall | KeyedCall, str]:
-    """Parse a body. Returns the call, and the digest that distinguishes it from other requests with the same key.
+    """Parse a body. Returns the call, and a digest that distinguishes this request from others with the same key.
 
     Charges `memory` for what the request needs in addition to `body`. May raise any charging error, and any error of
     the two formats.

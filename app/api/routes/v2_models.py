@@ -116,7 +116,7 @@ def charged_writer(memory: Memory, size: int, write: Callable[[dict[str, Any]], 
 
 
 async def statistics_of_all(models: Models, write: Callable[[dict[str, Any]], T]) -> list[T]:
-    """Apply `write` to the statistics of every model's newest version and of all versions that were called."""
+    """Apply `write` to the statistics of each model's newest version and of all other versions that were called."""
 
     def every() -> tuple[list[str], set[str]]:
         names = models.names()

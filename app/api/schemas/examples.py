@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 Shown = dict[str, tuple[str, dict[str, Any], dict[str, Any]]]
-"""For each example, by name: what it shows, the request, and the response."""
+"""The examples by name: what each one shows, its request, and its response."""
 
 
 def _tensor(dtype: str, shape: list[int], values: list[Any]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ GRADIENTS: Final[dict[str, Shown]] = {
 """The examples of each gradient."""
 RESIDENT_NAME: Final = "items"
 RESIDENT_DATA: Final = _tensor("float32", [3, 2], [0, 1, 10, 11, 20, 21])
-"""The resident tensor of the following requests."""
+"""The resident tensor that the following requests use."""
 ETAG: Final = '"5d41402abc4b2a76b9719d911017c592-0"'
 """Placeholder for that tensor's ETag, which differs for each upload."""
 _NEW_ROW: Final = _tensor("float32", [1, 2], [7, 8])

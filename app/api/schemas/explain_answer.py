@@ -1,4 +1,4 @@
-"""The response to `?explain=true`: a response without values, with the plan, each route and threshold, and the choice.
+"""The response to `?explain=true`: the plan, each route with its threshold, and the chosen route, but no values.
 
 It has the same format as a gather's response, so that generated clients have one type for both.
 """
@@ -96,7 +96,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 def _routes(decision: Decision) -> dict[str, Any]:
-    """Return the size that determined the choice, the routes with their thresholds, and the choice."""
+    """Return the size that determined the choice, the routes with their thresholds, and the chosen route."""
     choice = decision.choice
     return {
         "size": size_body(decision.size),

@@ -1,8 +1,8 @@
 """Parses a `ModelInferRequest` of the inference protocol over gRPC into a request.
 
-protobuf reads names, shapes and parameters. They are converted to the document of the equivalent JSON request, which
-the same models validate. Requests often differ only in items and id, so the other bytes of a message are looked up in
-a cache before protobuf parses them.
+protobuf parses the names, shapes and parameters. They are converted to the same document as an equivalent JSON request,
+and the same models validate that document. Requests often differ only in items and id, so the other bytes of a message
+are looked up in a cache before protobuf parses them.
 
 Items in `InferTensorContents`, protobuf's repeated fields, are converted to packed items.
 """
@@ -41,7 +41,7 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor, coordinates
 
 LONG_REST: Final = 1 << 12
-"""A message that has more bytes, excluding items and id, is charged first and then parsed in a thread."""
+"""A message with more bytes than this, excluding items and id, is charged first and then parsed in a thread."""
 _OBJECT_BYTES: Final = 48
 """Maximum bytes of protobuf objects per byte of such a message: an input of two bytes becomes a message object."""
 _INPUT_BYTES: Final = 1 << 10
@@ -105,7 +105,7 @@ def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memor
             return _refuse_contents, (one,)
         return packed_items(one, raws[one.number], memory)
 
-    # One more input than the model has is enough: among that many inputs, one is unknown or repeated, and is refused.
+    # One more input than the model has is enough to read: at least one of them is unknown or repeated, and is refused.
     # The same holds for outputs.
     most_inputs, most_outputs = len(model.inputs) + 1, 3
     if model.is_lookup:

@@ -102,7 +102,7 @@ def split(message: bytes, features: int, most_fields: int | None = None) -> Infe
 def read_varint(message: bytes, at: int) -> tuple[int, int]:
     """Read the varint at byte `at` of a message. Returns its value and the offset of its end.
 
-    Raises malformed_request, and IndexError if the message ends within it.
+    Raises malformed_request, and IndexError if the message ends within the varint.
     """
     number = 0
     for place in range(_LONGEST_VARINT):

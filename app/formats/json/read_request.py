@@ -53,7 +53,7 @@ _LEAST_ARRAY: Final = 10
 _ITEMS: Final = "the values of the tensors"
 _SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
 _SHAPE: Final = re.compile(rb'("shape": ?\[)(?:%b(?:, ?%b)*+)?(?=\])' % (_SIZE, _SIZE))
-"""A shape in the usual notation; the group is the text before its sizes."""
+"""Matches a shape in the usual notation; the group is the text before the shape's sizes."""
 
 
 def read_request(
@@ -62,8 +62,8 @@ def read_request(
     """Read a body and the query of its URL. Returns the call, and the encoding of its response.
 
     Errors have this precedence: malformed_request; invalid_field; unsupported_dtype (for an unknown type name);
-    element_count_mismatch; value_not_representable. For each of the last three, the first array with the error counts.
-    Charges `memory` for reading. Raises GatherError.
+    element_count_mismatch; value_not_representable. For each of the last three, the first array with that error is
+    reported. Charges `memory` for reading. Raises GatherError.
     """
     try:
         call, encoding = _read(body, row, limits, memory)
@@ -123,7 +123,7 @@ def _find_features(view: NDArray[np.uint8], limits: Limits, memory: Memory) -> t
 
 
 def _without_sizes(text: bytes) -> bytes:
-    """Return an envelope without the sizes in its shapes, marked by a leading NUL."""
+    """Return the envelope with the sizes removed from its shapes; a leading NUL marks the result."""
     return b"\0" + b"".join(_SHAPE.split(text))
 
 
@@ -202,7 +202,7 @@ def _array_reader(
 ) -> ReadArray:
     """Return the reader of an array that was cut out of a body, from its validated description.
 
-    `reader` is given if the envelope was cached. Raises invalid_field for violations of rules that the model cannot
+    `reader` is given if the envelope was cached. Raises invalid_field if the array breaks a rule that the model cannot
     express: exactly one of values and base64 must be given, base64 needs a shape, values must be a list or a single
     value, and base64 must be a string.
     """

@@ -26,7 +26,7 @@ VERSION: Final = "1"
 
 
 def check_writable(dtype: DType, operator: str = "gathernd", pointer: str | None = None) -> None:
-    """Raise unsupported_dtype for complex types, which the protocol lacks but the route of `operator` supports."""
+    """Raise unsupported_dtype for complex types, which the route of `operator` supports but the protocol does not."""
     if dtype.oip is None:
         raise GatherError(
             "unsupported_dtype",
@@ -37,7 +37,7 @@ def check_writable(dtype: DType, operator: str = "gathernd", pointer: str | None
 
 
 def check_lookup_writable(answer: Answer) -> None:
-    """Raise unsupported_dtype at the first feature whose tensor has a type that the protocol lacks."""
+    """Raise unsupported_dtype at the first feature whose tensor has a type that the protocol does not support."""
     for number, output in enumerate(answer.outputs.values()):
         check_writable(output.dtype, LOOKUP, f"/parameters/{LOOKUP}/features/{number}/tensor")
 

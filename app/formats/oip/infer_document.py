@@ -1,7 +1,7 @@
 """Validates an infer request of the inference protocol, in any form, and builds its call.
 
-Every form is first converted to the same document: the JSON of the request, with a number instead of each array of
-items. This module validates the document; the model of the operator's JSON requests validates its parameters. Unknown
+Every form is first converted to the same document: the JSON of the request, with each array of items replaced by its
+index. This module validates the document; the model of the operator's JSON requests validates its parameters. Unknown
 members and parameters are ignored, as the protocol requires. A parameter that belongs to another model is an error,
 because ignoring it would change the response.
 """
@@ -62,10 +62,10 @@ class Model:
 
     `inputs` lists the names of its inputs, `own` lists its parameters, and `foreign` lists the parameters that only
     other models have. `request` and `input` are the pydantic models of its requests and of an input. `route` is its key
-    in the envelope cache. The model `lookup` has the inputs `0.indices`, `0.offsets`, `1.indices` and so on; the rest
+    in the envelope cache. The `lookup` model has the inputs `0.indices`, `0.offsets`, `1.indices` and so on; the rest
     of a lookup is the JSON text in its `lookup` parameter.
 
-    `keyed` is the model of the same tensor for requests with keys instead of indices, which gather rows.
+    `keyed` is the same tensor's model for requests that gather rows by key.
     """
 
     __slots__ = (
@@ -136,9 +136,9 @@ class Input:
 class InferDocument:
     """A validated request without its items.
 
-    `validated` is the result of the operator's or the lookup's model; `names` maps its arrays to inputs by name.
-    `outputs` maps the requested outputs to whether they are binary (None for all outputs), and `binary` is the default.
-    `timeout` is the caller's timeout in seconds.
+    `validated` is the result of the operator's or the lookup's model; `names` maps the names of its arrays to the names
+    of inputs. `outputs` maps the requested outputs to whether they are binary (None for all outputs), and `binary` is
+    the default. `timeout` is the caller's timeout in seconds.
     """
 
     inputs: tuple[Input, ...]
@@ -237,7 +237,7 @@ def read_items(document: InferDocument, arrays: Arrays, model: Model, limits: Li
 def raw_document(model: Model) -> Any:
     """Return the document for a body without JSON: int64 index tuples of length 1, and a binary response.
 
-    Raises malformed_request for a model with several inputs.
+    Raises malformed_request if the model has several inputs.
     """
     if not model.resident:
         several = f"has {len(model.inputs)}" if model.inputs else "has one for each array"

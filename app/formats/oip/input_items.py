@@ -1,4 +1,4 @@
-"""Reads the items of an input, either from the JSON of an infer request, or packed after the JSON or in a gRPC
+"""Reads an input's items from the JSON of an infer request, or, if they are packed, from after the JSON or a gRPC
 message.
 """
 

@@ -128,7 +128,7 @@ def _read(text: memoryview, behind: memoryview, model: Model, limits: Limits, me
     parsed = parse_envelope(envelope, text, _check_framing, memory, most)
     document, arrays = read_document(parsed, model, items.find, limits, memory)
     if items.count != found.arrays or count_members(parsed) != found.members:
-        # A key is repeated, or an ignored member has items, whose grammar nothing else checks.
+        # A key is repeated, or an ignored member has items. Nothing else checks the grammar of such items.
         _check_framing(text, memory)
     elif key:
         validated = replace(document.validated, ready=document)

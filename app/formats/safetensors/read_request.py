@@ -44,7 +44,7 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 _SHORT_HEADER: Final = 1 << 10
-"""Maximum size in bytes of a header that can be read without a charge."""
+"""Maximum size in bytes of a header that is read without charging memory."""
 _LOOKUP_TEXT: Final = f"/__metadata__/{LOOKUP}"
 _WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 
@@ -163,7 +163,7 @@ def _check_inputs(
 ) -> None:
     """Raise invalid_field for a tensor that is missing or given twice.
 
-    The inputs in `named` are resident tensors; `fields` are the query fields that can contain the name of one.
+    The inputs in `named` are resident tensors; `fields` are the query fields that can contain a resident tensor's name.
     """
     for name in named:
         if name in found:

@@ -79,8 +79,7 @@ def _keyed_start(entries: Sequence[Entry], offset: int) -> Start:
 
 
 def keys_spec(entries: Sequence[Entry]) -> KeysSpec:
-    """Return the spec of keys given as one tensor of integers, or as two tensors with offsets and bytes, of known
-    types.
+    """Return the spec of keys: `entries` are either one tensor of integers, or the tensors with offsets and with bytes.
 
     Raises unsupported_dtype, invalid_field and element_count_mismatch.
     """
