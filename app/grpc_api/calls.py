@@ -1,8 +1,8 @@
 """Answers calls: the one place that checks API keys, admits calls, converts errors to statuses, and counts calls.
 
-A handler is called once the metadata has arrived, and reads the message itself. So a call without a valid key, or
-beyond the limit, is refused before its message is read. To gRPC, these are stream handlers, which are the same on the
-wire.
+A handler is called once the metadata has arrived, and reads the message itself. So a call that has no valid key or
+exceeds the limit is refused before its message is read. For this, the calls are registered with gRPC as streams, which
+are the same on the wire.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Calls(grpc.GenericRpcHandler):
         return self._handlers.get(details.method) or self._refusing_handler(details.method)
 
     async def wait_until_idle(self, seconds: float) -> None:
-        """Wait up to `seconds` for a moment without calls in flight."""
+        """Wait up to `seconds` until no calls are in flight."""
         await self._under_way.wait_until_idle(seconds)
 
     def end_idle_streams(self) -> None:
@@ -145,7 +145,7 @@ class Calls(grpc.GenericRpcHandler):
                 raise self._admission.too_many()
 
     async def _inflate(self, message: bytes, coding: bytes, request: RpcRequest, most: int) -> bytes:
-        """Decompress a message. Raises payload_too_large above `most` bytes, and malformed_request."""
+        """Decompress a message. Raises malformed_request, and payload_too_large if the result exceeds `most` bytes."""
 
         def inflated() -> bytes:
             whole = inflate(message, coding, most, request.memory, name="message_bytes")
@@ -166,8 +166,8 @@ class Calls(grpc.GenericRpcHandler):
     async def _read(self, context: Context, request: RpcRequest, seconds: float, most: int) -> bytes:
         """Read the only message of a call, and charge it to the budget.
 
-        Raises malformed_request, request_timeout if it does not arrive within `seconds`, and payload_too_large above
-        `most` bytes.
+        Raises malformed_request, request_timeout if the message does not arrive within `seconds`, and payload_too_large
+        if it has more than `most` bytes.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -217,7 +217,7 @@ class Calls(grpc.GenericRpcHandler):
                 try:
                     await self._end_with(error, request, context)
                 finally:
-                    leave()  # not earlier, because gRPC may have held a part of the message
+                    leave()  # not earlier: until then, gRPC may hold a part of the message
                 raise
             request.sent = len(written)
             if rpc.is_public:  # the response has only a few bytes
@@ -225,7 +225,7 @@ class Calls(grpc.GenericRpcHandler):
             else:
                 self.unsent.add(context, task, leave)
             self._count(request, None)
-            if request.given_id is not None:  # only on request: trailers that vary cost as much as a small gather
+            if request.given_id is not None:  # only on request: varying trailers take as long as a small gather
                 timing = request.server_timing().decode()
                 context.set_trailing_metadata((("x-request-id", request.request_id), ("server-timing", timing)))
             return written

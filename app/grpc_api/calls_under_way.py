@@ -1,15 +1,15 @@
 """Limits the number of calls in flight, and selects the call to end if there is no slot for another one.
 
-A message is in memory before it can be charged, so the number of calls in flight is limited. If a new call has no slot,
-the stream that has waited longest for a request is ended. The new call waits a short time for a slot, with its message
-unread, because calls that their callers have reset keep their slots until gRPC reports each of them. If it still has
-no slot, it is refused.
+A message is in memory before it can be charged, so the number of calls in flight is limited. If there is no slot for a
+new call, the stream that has waited longest for a request is ended. The new call then waits briefly for a slot, with
+its message unread, because a call that its caller has reset keeps its slot until gRPC reports the reset. If the new
+call still gets no slot, it is refused.
 
 Once a read has begun, gRPC receives the whole message, however slowly the caller sends it. So only a few messages of
-calls that need no key are read concurrently, in slots of their own. Before that, a call holds at most the first window
-of its stream, `FIRST_WINDOW` bytes. Honest messages have only a few bytes and arrive together with their call. So a
-call whose message does not arrive almost immediately is ended if other calls are waiting, and the newest waiting call
-is served first. Callers that send half a message, or none, cannot block the health checks of others.
+calls that need no key are read concurrently, in separate slots. Before its message is read, a call holds at most the
+first window of its stream, `FIRST_WINDOW` bytes. Honest messages have only a few bytes and arrive together with their
+call. So if other calls are waiting, a call whose message does not arrive almost immediately is ended. The newest
+waiting call is served first. Callers that send half a message, or none, cannot block the health checks of others.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ class Places:
 
 
 class PublicMessages(Places):
-    """Slots for reading messages of calls that need no key. Calls that are ended for others are in `giving_way`."""
+    """Slots for reading messages of calls that need no key.
+
+    `giving_way` holds the calls that are being ended to make room for others.
+    """
 
     def __init__(self, most: int, most_waiting: int, giving_way: set[asyncio.Task[Any]]) -> None:
         super().__init__(most, most_waiting, _MOST_PUBLIC_WAIT_S, newest_first=True)
@@ -111,7 +114,7 @@ class PublicMessages(Places):
             self._ending = asyncio.ensure_future(self._end_late_calls())
 
     async def _end_late_calls(self) -> None:
-        """While tasks are waiting, end an equal number of calls whose messages are late."""
+        """End calls whose messages are late, one for each waiting task."""
         while self.waiting and (coming := self._calls_receiving()):
             await asyncio.sleep(next(iter(coming.values())) + _MOMENT_S - perf_counter())
             latest = perf_counter() - _MOMENT_S
@@ -131,15 +134,15 @@ _MOST_PUBLIC: Final = 32
 _MOST_WATCHES: Final = 500
 """Maximum number of health watches; each client may have one."""
 _IDLE_S: Final = 1.0
-"""Seconds that a stream must have waited before it can be ended for another call; its message may just be arriving."""
+"""Seconds that a stream must have waited before it is ended for another call; a message may be about to arrive."""
 _MOST_WAIT_S: Final = 1.0
 """Maximum seconds that a call waits for a slot."""
 _MOST_WAITING: Final = 256
 """Maximum number of calls that may wait for a slot; each takes a few kilobytes."""
 _QUIET_S: Final = 0.003
-"""Seconds within which a call that has reached the connection begins."""
+"""A call begins within this many seconds after it arrives on the connection."""
 _TURNS: Final = 8
-"""Iterations of the event loop within which a call begins, with a margin."""
+"""A call begins within this many iterations of the event loop; the number includes a margin."""
 _Since = dict[asyncio.Task[Any], float]
 """Tasks of calls, with the time at which their wait began; the longest wait comes first."""
 
@@ -226,7 +229,7 @@ class CallsUnderWay:
             task.cancel()
 
     def preemption_error(self) -> GatherError | None:
-        """If the current call was ended for another one, undo its cancellation and return its error; else None."""
+        """If the current call was ended for another one, undo the cancellation and return the error; else None."""
         task = _running_task()
         if task not in self._giving_way:
             return None
@@ -235,7 +238,7 @@ class CallsUnderWay:
         return self._too_many("the call's place was needed for another", places.most)
 
     async def wait_until_idle(self, seconds: float) -> None:
-        """Wait up to `seconds` for a moment without calls in flight.
+        """Wait up to `seconds` until no calls are in flight.
 
         Health watches and streams that are waiting for a request do not count.
         """

@@ -27,7 +27,7 @@ _LONGEST_SENT: Final = 12
 def problem_bytes(error: GatherError, request_id: str) -> bytes:
     """Return the problem body as JSON of at most MOST_PROBLEM_BYTES.
 
-    To fit, first drops places, then shortens texts.
+    If the body is too long, drops entries of `errors` first, and then shortens texts.
     """
     body: dict[str, Any] = problem(error, request_id)
     text = dump(body)

@@ -1,6 +1,6 @@
 """Checks that the packages of the extra `grpc` are installed, and limits what gRPC itself logs.
 
-Without the latter, callers could fill the log with lines that are useless to an operator.
+Otherwise, callers could fill the log with lines that are useless to whoever runs the service.
 """
 
 from __future__ import annotations

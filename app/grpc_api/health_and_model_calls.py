@@ -1,6 +1,6 @@
 """The calls other than infer: health, metadata, configuration, statistics and the model repository.
 
-Their responses have the same content as those of `app.api.routes` over REST.
+Their responses contain the same data as those of `app.api.routes` over REST.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from app.memory.budget import Memory
 from app.server.readiness import Readiness
 
 CallHandler = Callable[[Any, Memory], Awaitable[dict[str, Any]]]
-"""Takes a request's message and its memory.
+"""A function that takes a request's message and memory.
 
-Returns the content of the response, with the same member names as in JSON.
+It returns the members of the response under the same names as in JSON.
 """
 LONG: Final = ("ModelStatistics", "RepositoryIndex")
 """Calls whose responses list every model, and are therefore written in a thread."""
@@ -97,7 +97,7 @@ def call_handlers(models: Models, readiness: Readiness) -> Mapping[str, CallHand
 
 
 def serving_status(service: str, readiness: Readiness) -> int:
-    """Return the status of a service for gRPC's health checks. Known services have the same status as /readyz."""
+    """Return the status of a service for gRPC's health checks. The status of every known service is that of /readyz."""
     if service not in _HEALTH_SERVICES:
         return SERVICE_UNKNOWN
     return SERVING if readiness.ready else NOT_SERVING

@@ -21,7 +21,7 @@ logger = logging.getLogger("gathernd")
 _QUIET_S: Final = 0.1
 """Seconds that a shutdown waits for calls that are just arriving, before it ends idle streams."""
 _MOST_QUIET_S: Final = 0.5
-"""Maximum number of seconds that a shutdown waits for a moment without calls."""
+"""Maximum number of seconds that a shutdown waits until no calls are in flight."""
 
 
 class GrpcListener:
@@ -74,8 +74,8 @@ class GrpcListener:
     async def stop(self, grace: float) -> None:
         """Stop accepting calls, let running calls finish within `grace` seconds, and cancel the rest.
 
-        gRPC's core ends calls that have arrived but not begun with CANCELLED, which clients do not retry. So the core
-        is stopped at a moment without calls, if one comes soon.
+        When gRPC's core stops, calls that have arrived but not begun end with the status CANCELLED, which clients do
+        not retry. So the core is stopped when no calls are in flight, if that happens soon.
         """
         server, self._server = self._server, None
         if server is None:

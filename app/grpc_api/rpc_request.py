@@ -80,7 +80,7 @@ class RpcRequest(ServedRequest):
         return self.credential
 
     def leave(self) -> None:
-        """Mark the caller as disconnected. Waiting work is dropped; running work finishes without a recipient."""
+        """Mark the caller as disconnected. Waiting work is dropped; the result of running work is discarded."""
         self.disconnected = True
         if self.on_disconnect is not None:
             self.on_disconnect()

@@ -6,8 +6,8 @@ of GATHERND_ANSWER_TIMEOUT apart. It is reset if, between the two checks, the ca
 GATHERND_MIN_ANSWER_RATE requires.
 
 On a Unix socket, all callers have the same peer name, and the kernel does not count acknowledged bytes. There, a
-connection is reset if the number of unread bytes has not changed for the time in which the caller should have read all
-of them. A caller that reads but opens no window is limited only by GATHERND_GRPC_MAX_CONNECTION_AGE.
+connection is reset if the number of unread bytes has not changed for as long as the caller should have needed to read
+all of them. A caller that reads but opens no window is limited only by GATHERND_GRPC_MAX_CONNECTION_AGE.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("gathernd")
 _ACKNOWLEDGED_AT: Final = 120
 """Offset of tcpi_bytes_acked (8 bytes) in struct tcp_info of linux/tcp.h."""
 _LEAST_BYTES: Final = 1024
-"""Minimum number of bytes that counts as reading, at any rate; replies to pings have fewer."""
+"""Minimum number of acknowledged bytes that counts as reading at any minimum rate; replies to pings have fewer."""
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -72,7 +72,7 @@ class UnsentAnswers:
         self._waiting: set[_UnsentAnswer] = set()
 
     def add(self, context: Context, task: asyncio.Task[Any], done: Callable[[], None]) -> None:
-        """Track the response that the handler of a call, running in `task`, is about to return.
+        """Track the response that a call's handler, which runs in `task`, is about to return.
 
         `done` is called once the response has been sent or abandoned.
         """
@@ -140,9 +140,7 @@ class UnsentAnswers:
             one.acknowledged, one.look_at = acknowledged, now + self._pause
 
     def _check_unix_connection(self, connection: socket.socket, now: float, known: Mapping[int, _FullQueue]) -> None:
-        """Reset a connection whose peer has stopped reading, after the time that the unread bytes take at the minimum
-        rate.
-        """
+        """Reset a connection if its peer has read nothing for as long as the unread bytes take at the minimum rate."""
         size = unsent_bytes(connection)  # this includes the kernel's overhead for each piece
         if not size:
             return

@@ -51,7 +51,7 @@ def cut_arrays(
 
     Raises limit_exceeded if everything except `what` has more than `most` bytes.
     """
-    if arrays == 2 and len(body) <= MAX_BYTES:  # a shortcut for the common case, which takes a third of the time
+    if arrays == 2 and len(body) <= MAX_BYTES:  # a shortcut for the common case; it takes a third of the time
         (first, after, _), (second, end, _) = places[0], places[1]
         return b"".join((body[:first], _NUMBERS[0], body[after:second], _NUMBERS[1], body[end:]))
     whole = body if len(body) <= MAX_BYTES else memoryview(body)

@@ -48,8 +48,8 @@ class FoundArrays(NamedTuple):
     """The arrays of a body, with facts about the rest.
 
     `closed` is False if strings or brackets are not closed; then the other fields are undefined. `members` is the
-    number of members of all objects outside the arrays, and `arrays` is the number of arrays. `places` holds as many
-    arrays as there was room for.
+    number of members of all objects outside the arrays, and `arrays` is the number of arrays. `places` holds the arrays
+    for which there was room.
     """
 
     closed: bool

@@ -19,7 +19,7 @@ _WORD_BITS: Final = 64
 _FLOAT_INTEGERS: Final = 10.0**SHORT_DIGITS
 """A number of at most SHORT_DIGITS characters whose magnitude is below this converts exactly to an integer."""
 _BEHIND_ZEROS: Final = ("", "e", "E")
-"""Possible next characters of a zero after its sign, zeros and point."""
+"""What may follow the sign, zeros and point of a number that is zero."""
 
 
 class Number:
@@ -32,8 +32,8 @@ class Number:
 
 
 FRACTIONAL: Final = frozenset((float, Number))
-"""Types of numbers that are not plain integers. A float is a decimal of at most SHORT_DIGITS digits without an
-exponent, which represents it exactly (`envelope`).
+"""Types of numbers that are not plain integers. A number becomes a float if it is a decimal of at most SHORT_DIGITS
+digits without an exponent, because a float represents such a decimal exactly (`envelope`).
 """
 
 

@@ -23,7 +23,7 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _UTF16_OR_32: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00")
 _NAME: Final = re.compile(rb"[+-]?[A-Za-z_$][A-Za-z0-9_$]*")
 _WORD: Final = re.compile(rb'[^\s,:{}\[\]"\x00-\x1f\x80-\xff]*')
-"""A string without its quotes, up to its end."""
+"""Matches a string that lacks its quotes, up to its end."""
 _UNDERSCORE: Final = re.compile(rb"_[0-9]")
 _TEXT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
 _NUMBER: Final = re.compile(rb"[+-]?[0-9.][0-9A-Za-z.+-]*")

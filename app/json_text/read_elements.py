@@ -53,13 +53,14 @@ def read_elements(
 ) -> tuple[bool, int, int, int, int, int]:
     """Read the elements of the span [first, end) of `view` into `out`.
 
-    Returns (fine, place, element, used, leaf, inner). If `fine` is False, either the element with index `element`, at
-    `place`, or the nesting is invalid.
+    Returns (fine, place, element, used, leaf, inner). If `fine` is False, either the nesting is invalid, or the element
+    with index `element` (at `place`) is.
 
     Elements are nested in `leaf` lists. The innermost lists have `inner` elements. The first half of `dims` holds the
     sizes of the outer lists, outermost first; the second half is scratch memory. If `inner` is -1, the first innermost
-    list sets it; if `leaf` is OPEN, too, the first lists set `leaf` and `dims`, which must be -1. `room` is the maximum
-    number of elements. `bare` accepts NaN and infinities without quotes as floats, which is not JSON.
+    list sets it; if `leaf` is OPEN as well, the first lists set both `leaf` and `dims`, whose sizes must then be -1.
+    `room` is the maximum number of elements. With `bare`, NaN and infinities without quotes, which are not JSON, are
+    accepted as floats.
 
     For strings, the first `room` words of `out` receive the offsets of the frames, and the frames follow in `used`
     bytes (see `strings_room`).

@@ -26,7 +26,7 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, coordinates
 
 _SHORT: Final = 1 << 10
-"""Number of bytes of text up to which counting in a copy is faster than comparing an array."""
+"""Up to this many bytes of text, counting in a copy is faster than comparing an array."""
 _BYTE: Final = np.dtype(np.uint8)
 _START: Final = np.dtype(np.int64)
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
@@ -36,7 +36,7 @@ _STRING_START: Final = re.compile(rb'"(?:[^"\\]|\\u.{4}|\\[^u]){0,400}', re.DOTA
 _PLAIN_START: Final = re.compile(rb"[^\s,\[\]{}]{0,1000}")
 _STEP: Final = 1 << 20
 _MOST: Final = 1 << 60
-"""A number of items that no body can reach."""
+"""More items than any body can hold."""
 _FEW: Final = 8
 """Maximum number of dimensions of a cached shape."""
 
@@ -180,7 +180,7 @@ class Values:
         return Nesting("nested", depth, sizes[-1] if sizes else 1, np.array(outer + outer, np.int64), count << pair)
 
     def _refusal(self, span: Span, element: int, place: int) -> GatherError:
-        """Return the error for values in which `element`, at `place`, or the nesting is invalid."""
+        """Return the error for values whose nesting, or whose `element` at `place`, is invalid."""
         nesting = self._nesting(span)
         assert nesting is not None, "the elements have been read"
         form, leaf, inner, dims, parts = nesting

@@ -21,7 +21,7 @@ def write_strings(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDA
 
     Only quotes, backslashes and control characters are escaped, as RFC 8259 requires: with the short escape if one
     exists, and otherwise with four hexadecimal digits. If `out` is empty, the bytes are only counted. Returns -1 if a
-    frame is not within `octets`, or if the text does not fit into `out` excluding the last ROOM bytes.
+    frame is not within `octets`, or if the text needs any of the last ROOM bytes of `out`.
     """
     texts = []
     for start in starts.tolist():

@@ -50,7 +50,7 @@ def given_fill_value(fields: Any, mode: str, pointer: str, asked_by: str = "out_
     """Return the fill value in valid fields, or None if there is none.
 
     `mode` is the value of the `asked_by` field. Raises invalid_field if there is a fill value although `mode` is not
-    fill, and for text that is not JSON.
+    fill, or if it is text that is not JSON.
     """
     if "fill_value" not in fields.model_fields_set:
         return None

@@ -116,7 +116,8 @@ def _place_of(name: str) -> tuple[int, int] | None:
 
 @cache
 def _places_by_name() -> Mapping[str, tuple[int, int]]:
-    """Return the results of `_place_of` for the first `_USUAL` features, because matching a name costs as much as an
-    array.
+    """Return the results of `_place_of` for the arrays of the first `_USUAL` features.
+
+    They are cached, because matching a name takes about as long as handling its array.
     """
     return {f"{number}.{array}": (number, place) for number in range(_USUAL) for place, array in enumerate(ARRAYS)}

@@ -142,8 +142,8 @@ def finish_validation(row: Signature, request: Request, fields: Any) -> tuple[Va
 def read_arrays(given: Mapping[str, ReadArray]) -> Tensors:
     """Read the arrays.
 
-    If several are invalid, `_FAULTS_OF_ARRAYS` decides which error is raised; among equal errors, the order of the
-    arrays decides.
+    If several are invalid, `_FAULTS_OF_ARRAYS` decides which error is raised. If several arrays have that error, the
+    first of them is reported.
     """
     tensors: Tensors = {}
     wrong: dict[str, GatherError] = {}

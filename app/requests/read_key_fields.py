@@ -27,7 +27,7 @@ def check_one_given(given: Collection[str], pointer: Callable[[str], str]) -> No
 def given_by_key(fields: Any, has_keys: bool, field: Callable[[str], str]) -> ByKey | None:
     """Return the fields that go with keys, or None if there are no keys. `field` returns a field's pointer.
 
-    Raises invalid_field if there is such a field but no keys, and for an invalid `missing_row`.
+    Raises invalid_field if there is such a field but no keys, or if `missing_row` is invalid.
     """
     given: Collection[str] = fields.model_fields_set
     if not has_keys:

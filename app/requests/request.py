@@ -16,8 +16,8 @@ ReadArray = tuple[Callable[..., Tensor], tuple[Any, ...]]
 """A function that reads an array of a request, and its arguments. It is called once everything else is valid, and
 charges the request's memory before it allocates.
 
-Raises unsupported_dtype for an unknown type name, element_count_mismatch for a wrong number of items or wrong nesting,
-value_not_representable at the first item that the type cannot hold, and any error of charging.
+Raises unsupported_dtype if the type name is unknown, element_count_mismatch if the number of items or the nesting is
+wrong, value_not_representable at the first item that the type cannot hold, and any error of charging.
 """
 
 

@@ -48,7 +48,7 @@ class Planned:
     usual: Decision
     """The decision under `auto` for data that is in memory and not on a GPU."""
     decisions: dict[Facts, Decision]
-    """The decisions made so far, by their facts."""
+    """The decisions made so far, by the facts on which they are based."""
 
     def output(self, data: Tensor, carriers: NDArray[Any]) -> Tensor:
         """Return the output tensor for the items that a kernel wrote."""

@@ -29,7 +29,7 @@ from app.tensors.shape_limits import Limits
 _RETRY_PAUSES_S: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds to pause before each attempt to read while there are writers.
 
-One scatter takes some microseconds; several in a row take a few milliseconds.
+One scatter takes a few microseconds; several in a row take a few milliseconds.
 """
 _ABOUT_A_VERSION: Final[tuple[Code, ...]] = ("key_not_found", "index_out_of_bounds")
 """Errors that may be specific to the version of the table that was read, because keys and rows change."""
@@ -109,7 +109,7 @@ class CallResources:
         """Call `read` until none of `versions` changes during the read. The last attempts lock writers out.
 
         The keys of `versions` are the names that the request uses. Each version is refreshed before `read` is called,
-        but a new version published under the same name is not read. `is_slow` skips the attempts without a lock,
+        but a new version published under the same name is not read. If `is_slow`, skips the attempts without a lock,
         because each of them would take long. `read` raises VersionChanged if a version has changed; its other errors
         propagate.
         """

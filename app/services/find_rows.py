@@ -110,8 +110,8 @@ def find_rows(wanted: Sequence[KeysToFind]) -> list[FoundRows | GatherError]:
     """Look up keys in their tables, in one compiled call.
 
     Returns key_not_found or index_out_of_bounds if a key, or the row that replaces it, is missing. Keys marked in
-    `skipped` never count as missing; their rows are 0, even if the table has no rows. The result is valid for the
-    versions of the tables to which the columns belong, if no writer has changed them since.
+    `skipped` never count as missing; their rows are 0, even if the table has no rows. The result is valid only if no
+    writer has since changed the table versions to which the columns belong.
     """
     instead = [_row_of_missing(one) for one in wanted]
     searches = [one.column.search(_search_keys(one.keys, one.column)) for one in wanted]

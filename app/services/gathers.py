@@ -386,7 +386,7 @@ class Gathers(Runner):
     async def _split_from_event_loop(
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further
     ) -> tuple[int, NDArray[Any]]:
-        """Split a gather among helpers, with the event loop as their leader. It waits only briefly for the helpers."""
+        """Split a gather among helpers, led by the event loop, which waits only briefly for the helpers."""
         self.resources.start_kernel(request)
         plan = planned.plan
         out = self.resources.outputs.empty(plan.output_items, planned.dtype.carrier)

@@ -54,9 +54,7 @@ class LookupRun(NamedTuple):
     fills: Sequence[NDArray[Any] | None]
     outputs: Sequence[NDArray[Any]]
     items: Mapping[int, NDArray[np.int64]] = _AS_SENT
-    """For each feature with edited bags, the position in the request of each index that is read; -1 for the default
-    row.
-    """
+    """For each feature with edited bags, the position that each index had in the request; -1 for the default row."""
 
     def arrays(self, number: int, table: Tensor) -> FeatureArrays:
         """Return the arrays of a feature that reads `table`."""
@@ -131,7 +129,7 @@ def rows_to_fill_with(
 def with_edited_bags(
     run: LookupRun, features: Sequence[Feature], residents: Sequence[Resident], found: Found, edited: Sequence[int]
 ) -> LookupRun:
-    """Return the run with the bags of the features `edited` ready to be read. Raises the errors of `edit_bags`."""
+    """Return the run, with the bags of the `edited` features ready to be read. Raises the errors of `edit_bags`."""
     plans, indices, offsets, weights = [*run.plan.features], [*run.indices], [*run.offsets], [*run.weights]
     items: dict[int, NDArray[np.int64]] = {}
     for number in edited:

@@ -1,8 +1,8 @@
 """Run lookups: gathers from several tables at once.
 
 All tables are resolved in one state of the store. Each table is resolved once, no matter how many features refer to it,
-or by which references. If a scatter changes a table during the read, its features are read again, so a response uses a
-single version of each table.
+or by which references. If a scatter changes a table during the read, the features that read this table are read again.
+So a response uses a single version of each table.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _LookupDecisions(NamedTuple):
     plan: LookupPlan
     chooser: BackendChooser
     decisions: Mapping[bool, Decision]
-    """The key says whether reading any of the tables waits for the disk."""
+    """The decisions, by whether reading any of the tables waits for the disk."""
 
 
 class PreparedLookup(NamedTuple):
@@ -123,7 +123,7 @@ class LookedUp(NamedTuple):
     tables: Sequence[Resident]
 
     def with_part(self, numbers: Sequence[int], part: LookedUp) -> LookedUp:
-        """Return this result with features `numbers` replaced by `part`, a second lookup of them."""
+        """Return this result with the features in `numbers` replaced by `part`, a second lookup of those features."""
 
         def joined(own: Sequence[Value], others: Sequence[Value]) -> list[Value]:
             by_number = dict(zip(numbers, others, strict=True))
@@ -296,7 +296,7 @@ class Lookups(Runner):
         request.route, request.parts, _ = decision.choice
         if any(
             one.include_last_offset and ends_early(one) for one in call.features
-        ):  # the kernel sees where bags begin
+        ):  # the kernel sees only where bags begin
             raise await self._first_error(call, plan, request)
         if any(feature.edits_bags for feature in call.features):
             run = await self._edit_bags(prepared, found, run, request)
@@ -383,11 +383,11 @@ class Lookups(Runner):
         residents: Sequence[Resident],
         request: ServedRequest,
     ) -> tuple[LookupRun, Sequence[Resident], Sequence[Resident], Sequence[int]]:
-        """Return what the kernel reads: the run, each feature's resident version, its table, and the indices of the
+        """Return what the kernel reads: the run, each feature's resident version and table, and the indices of the
         features.
 
-        The kernel looks up the features with these indices. In this class, they are all features, and the tables are
-        those of the store.
+        The kernel looks up only the features with these indices. In this class, these are all features, and the tables
+        are those of the store.
         """
         del call, request
         return run, residents, residents, range(len(residents))

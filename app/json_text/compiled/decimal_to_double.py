@@ -33,8 +33,9 @@ MAX_POWER: Final = 308
 """With a higher power, even the digit 1 exceeds the largest float64."""
 INFINITY_BITS: Final = 0x7FF << 52
 _EXACT: Final = 10**15
-"""Smaller digits (below 2**53) and powers of ten up to 10**22 are exact in float64, so that one operation rounds once
-(Clinger 1990)."""
+"""Smaller digits (below 2**53) and powers of ten up to 10**22 are exact in float64, so one operation on them rounds
+only once (Clinger 1990).
+"""
 
 
 def _powers_of_five() -> NDArray[np.int64]:

@@ -3,8 +3,8 @@
 The digits are computed as in Schubfach (Giulietti, "The Schubfach way to render doubles", 2020), but with only one
 product per number. The error of the product is bounded; a decimal so close to a rounding boundary that the error could
 matter is checked by reading it back. Such a check is needed anyway, because readers round to float64 and then again to
-float32: 7.038531e-26, close to the midpoint of two float32, is the shortest decimal of one of them but reads back as
-the other.
+float32. For example, 7.038531e-26 is close to the midpoint of two float32 numbers. It is the shortest decimal of one of
+them, but reads back as the other.
 """
 
 # Comparisons are spelled out, because that compiles to faster code.
@@ -111,8 +111,9 @@ def _digits(bits: int) -> tuple[int, int]:
 
 @inner
 def _digits_by_search(bits: int, value: int, power: int) -> tuple[int, int]:
-    """Like `_digits`, for a float of about value / _ONE * 10**power: read back candidates, the shorter and nearer ones
-    first.
+    """Like `_digits`, but reads back candidates, the shorter and nearer ones first.
+
+    The float is about value / _ONE * 10**power.
 
     The last candidate, with one digit more than ever needed, always reads back as the same float.
     """

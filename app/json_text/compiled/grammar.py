@@ -1,4 +1,6 @@
-"""Checks the whole grammar of JSON, and for repeated keys, in compiled code: see `app.json_text.grammar`.
+"""Checks a body against the whole grammar of JSON, and for repeated keys, in compiled code.
+
+See `app.json_text.grammar`.
 
 Thanks to this check, a large array with one invalid element need not be converted to Python objects.
 """
@@ -98,7 +100,7 @@ def _skip_key(base: Address, place: int, end: int, serial: int) -> tuple[int, bo
 
 @inner
 def _skip_text(base: Address, place: int, end: int) -> tuple[int, bool]:
-    """Check a string that is not a key, without a hash; `place` is after its opening quote.
+    """Check a string that is not a key, without hashing it; `place` is after its opening quote.
 
     Returns the place after the closing quote (or of a fault), and whether the string is valid.
     """

@@ -47,7 +47,7 @@ _PAIRS: Final = 0x000000FF000000FF
 _PAIRS_TO_MILLIONS: Final = 0x000F424000000064
 _PAIRS_TO_UNITS: Final = 0x0000271000000001
 _FAR: Final = 10**15
-"""Limit of exponents; larger than the number of digits in any body, so digits cannot bring the value back in range."""
+"""Limit on exponents. No body has enough digits to bring a number with a larger exponent back into range."""
 _TENTH: Final = 2**64 // 10
 _MOST_OF_FLOAT: Final = int64(19)
 """Number of digits that always fit below 2**64."""

@@ -135,7 +135,7 @@ def _put_integer(target: Address, element: int, kind: int, value: int) -> None:
 def read_plain_floats(
     base: Address, place: int, last: int, kind: int, target: Address, element: int, room: int
 ) -> tuple[int, int, bool]:
-    """Read the elements that begin at `place` through `last`, as long as they are plain numbers.
+    """Read elements from `place` on, as long as they begin no later than `last` and are plain numbers.
 
     Returns (place, element, after). Stops after an element that is not followed by a comma (`after` is True, and
     `place` is at its delimiter), or before an element of another form.

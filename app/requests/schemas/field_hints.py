@@ -55,7 +55,7 @@ _MOST_SIZES: Final = 80
 def name_hint(given: str, known: Collection[str], fields: Collection[str] = (), where: str = "") -> str:
     """Return how to correct the name of a field that is not in `known`.
 
-    The names in `fields` are already used. `where` is appended to the name, such as " in the query".
+    The names in `fields` are already used. `where`, such as " in the query", is appended to the name.
     """
     near = near_name(given, (name for name in sorted(known) if name not in fields))
     if near is not None:
@@ -109,7 +109,7 @@ def _json_text_hint(value: object, pointer: str) -> str:
 def _nearest_value(name: str, given: str, allowed: Sequence[str]) -> str | None:
     """Return the value of `allowed` that was probably meant for the `name` member, or None.
 
-    An ONNX opset contains the newest version of each operator up to it: opset 17 contains ScatterND-16.
+    An ONNX opset contains the newest version of each operator up to that opset: opset 17 contains ScatterND-16.
     """
     opset = _OPSET.fullmatch(given) if name == "dialect" else None
     if opset is not None:
@@ -152,4 +152,4 @@ VALUE_HINTS: Final[Mapping[Detail, Callable[[object, str], str]]] = {
     LOOKUP_TEXT: _lookup_text_hint,
     SIZES_TEXT: _sizes_text_hint,
 }
-"""Functions that return how to correct a value, by the message for the value. Arguments: the value and its pointer."""
+"""Functions that return how to correct a value, by the message for the value. Each takes the value and its pointer."""

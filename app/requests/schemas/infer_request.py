@@ -47,7 +47,7 @@ from app.tensors.dtypes import BY_OIP
 from app.tensors.operator_signature import Parameter, Signature
 
 _OUTPUT_OF_ANY_MODEL: Final[dict[str, Any]] = {"type": "string", "pattern": r"^([0-9]+\.)?(output|found)$"}
-"""One schema for all models: the model `lookup` may have several outputs."""
+"""One schema for all models; the `lookup` model may have several outputs."""
 _SIZES: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer", "minimum": 0, "format": "int64"}}
 _FURTHER: Final = "Further settings by name; unknown ones are ignored."
 _OBJECT: Final = Detail("parameters must be an object")

@@ -38,8 +38,9 @@ OBJECT: Final = Detail("{name} must be an object")
 
 
 class InvalidFields:
-    """The faults of a request. Only the first is reported: in each object, an unknown member precedes all others, which
-    follow in the order of the model.
+    """The faults of a request, of which only the first is reported.
+
+    In each object, unknown members come first. The other members follow in the order of the model.
 
     `model` refused `document`; pointers start with `prefix`.
     """
@@ -233,8 +234,8 @@ class _Place:
     def _type(self) -> str:
         """Return an example element type for this tensor. It depends on the tensor's name.
 
-        The tensor's name is that of its member or, for an input of the inference protocol, the value of the member
-        `name`.
+        The tensor's name is that of its member or, for an input of the inference protocol, the value of its `name`
+        member.
         """
         tensor = self.of
         if self.name == "datatype" and type(self._holder) is dict:

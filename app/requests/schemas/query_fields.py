@@ -80,7 +80,7 @@ def from_text(field: FieldInfo) -> FromText | None:
 
 
 def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
-    """Return OpenAPI's query parameters. They show no defaults: a client that sent them with a JSON body would be
+    """Return OpenAPI's query parameters. They show no defaults, because a request that sends them with a JSON body is
     refused.
     """
     shown = model.model_json_schema()["properties"] | ExplainQuery.model_json_schema()["properties"]
