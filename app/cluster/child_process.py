@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 class ChildProcess:
     """A supervised process. `command` returns its command line and is called before each start.
 
-    `is_live` returns whether the process responds; None skips that check. The process's output is appended to the file
-    `log` or, if `log` is None, goes to this process's output.
+    `is_live` returns whether the process responds; None skips that check. The process's output is appended to the `log`
+    file. If `log` is None, it goes to this process's output.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ def is_live(address: str, tls: SSLContext | None = None) -> bool:
 
 
 def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of an environment, leaving out the service's settings and Ray's variables for its workers."""
+    """Return a copy of an environment without the service's settings and Ray's variables for its workers."""
     return {
         name: value
         for name, value in variables.items()

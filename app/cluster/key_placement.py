@@ -18,9 +18,9 @@ HASHES: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class KeyPlacement:
-    """The keys of a version: their type, the seed of their hashes in hex, and the digest of all keys in the order sent.
+    """The keys of a version: their type, their hash seed in hex, and the digest of all keys in the order sent.
 
-    A new random seed is drawn for each version. It is not secret from the operators of the cluster.
+    A new random seed is drawn for each version. The cluster's operators can see it.
     """
 
     dtype: KeyType

@@ -4,8 +4,7 @@ The body of `POST /shard/ranges/{tensor}/scatter` has three parts: a line of JSO
 of the body is aligned to 8 bytes; the row numbers (little-endian int64); and the updates (row-major, little-endian).
 
 An upsert or removal has keys instead of row numbers: integers, or strings in BYTES framing, padded with zeros to a
-multiple of 8 bytes. A shard of an older release, which ignores `key_count`, then finds the body too long and refuses
-it.
+multiple of 8 bytes. A shard from an older release ignores `key_count`, so it finds the body too long and refuses it.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 MOST_HEAD: Final = 1 << 12
-"""Maximum size of the line of JSON, in bytes."""
+"""Maximum size of the JSON line, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScatterOrder:
-    """The line of JSON, parsed: `count` updates of `width` items each, combined by `reduction`.
+    """The parsed JSON line: `count` updates of `width` items each, combined by `reduction`.
 
-    If the range is viewed as [slices, width], update i is applied to the slice at row number i. `epoch` is the newest
-    epoch known to the router. `key` is always set; the router generates one if its caller sent none. `digest`
-    distinguishes the whole request from others with the same key. If `if_sequence` is set, the scatter is applied only
-    if the range is at that sequence.
+    With the range viewed as [slices, width], update i is applied to the slice at the i-th row number. `epoch` is the
+    newest epoch known to the router. `key` is always set; the router generates one if its caller sent none. `digest`
+    tells the whole request apart from other requests with the same key. If `if_sequence` is set, the scatter is applied
+    only if the range is at that sequence.
 
     If `key_type` is set, this is an upsert of `key_count` rows by keys of that type. If `removes` is also true, it is a
     removal of those rows and has no updates. The keys occupy `key_bytes` bytes, and `count` is 0.

@@ -50,9 +50,9 @@ logger = logging.getLogger(__name__)
 class Launch:
     """The processes to run: `count` shards of the cluster at `cluster`, or one per machine if `count` is None.
 
-    Each shard's store is in a subfolder of `folder` that has the shard's name. A store may grow to `max_bytes`, or to
-    the disk's free space if `max_bytes` is None. `flags` are additional flags for its `gathernd serve`. If `tls` is
-    set, all connections to shards use TLS.
+    Each shard's store is in the subfolder of `folder` that is named after the shard. A store may grow to `max_bytes`,
+    or to the disk's free space if `max_bytes` is None. `flags` are additional flags for each shard's `gathernd serve`
+    command. If `tls` is set, all connections to shards use TLS.
     """
 
     cluster: str
@@ -94,7 +94,7 @@ class ShardActor:
         return self._child.pid
 
     def problem(self) -> str:
-        """Return the reason why the shard is not serving, or "" if there is none or it is unknown."""
+        """Return the reason why the shard is not serving, or "" if it is serving and has reported no problem."""
         log = f"its log is {self._folder / LOG} on {self._host}"
         told = ShardFolder(self._folder / "store").read_problem()
         return f"{told}; {log}" if told else "" if self._is_live() else f"it does not answer; {log}"
@@ -242,7 +242,7 @@ def shard_places() -> dict[str, str]:
 
 
 def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count: int | None) -> list[tuple[str, str]]:
-    """Return (name, node) of each shard to start: one on each machine without one, or enough for `count` in total."""
+    """Return (name, node) of each shard to start: one on each machine that has none, or enough to reach `count`."""
     taken = [place for place in places.values() if place in machines]
     if count is None:
         wanted = [place for place in sorted(machines) if place not in taken]
@@ -255,7 +255,7 @@ def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count
             wanted.append(place)
     made: dict[str, str] = {}
     for place in wanted:
-        # Named after the machine, so that a shard that is started there later finds its folder again.
+        # The shard is named after its machine, so that a shard started there later finds the same folder.
         host = re.sub("[^A-Za-z0-9._-]", "-", machines[place]["NodeManagerHostname"])[:40]
         name = next(one for one in (f"{host}-{number}" for number in count_from()) if one not in {*places, *made})
         made[name] = place

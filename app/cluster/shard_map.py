@@ -87,11 +87,11 @@ class Primary:
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Rows `start` to `stop` - 1, which each replica holds as its resident tensor `tensor`, with row `start` first.
+    """Rows `start` to `stop` - 1. Each replica holds them as its resident tensor `tensor`, with row `start` first.
 
-    In a table with keys, these are the `row_count` rows whose keys have hashes from `start` to `stop` - 1. An open
-    range, which accepts scatters, has a `primary`. Its `replicas` are then the in-sync ones, and the shards in `behind`
-    are assigned to the range but out of sync. The rows of other ranges never change.
+    In a table with keys, the range is the `row_count` rows whose keys have hashes from `start` to `stop` - 1. An open
+    range accepts scatters and has a `primary`. Its `replicas` are the in-sync ones; the shards in `behind` are assigned
+    to the range but out of sync. The rows of a range that is not open never change.
     """
 
     start: int
@@ -115,8 +115,8 @@ class ShardedVersion:
 
     `content_id` is new for each published version and never reused. `created` is in nanoseconds since 1970. `sha256` is
     the digest of the items, or "" if unknown. `size` is the size of the items in bytes; for strings, the map must
-    specify it. `note` is the publisher's note. A scalar, of shape (), is one row, which shards hold as a tensor of
-    shape (1,). If the table has `keys`, its ranges cover the hashes of keys instead of rows.
+    specify it. `note` is the publisher's note. A scalar, whose shape is (), counts as one row; shards hold it as a
+    tensor of shape (1,). If the table has `keys`, its ranges cover key hashes instead of rows.
     """
 
     number: int
@@ -144,7 +144,7 @@ class ShardedVersion:
 
     @property
     def nbytes(self) -> int:
-        """Size of all items in bytes. For strings whose size is not in the map, it is the size of their lengths."""
+        """Size of all items in bytes. For strings without a size in the map, only their lengths count."""
         return nbytes(self.dtype, self.shape) if self.dtype.item_size else self.size or nbytes(self.dtype, self.shape)
 
     @property
@@ -153,7 +153,7 @@ class ShardedVersion:
         return self.etag_at(0)
 
     def etag_at(self, sequence: int) -> str:
-        """Return the version's ETag when the sequences of its ranges add up to `sequence`."""
+        """Return the ETag that the version has when its ranges' sequences add up to `sequence`."""
         return f'"{self.content_id}-{sequence}"'
 
     @cached_property
@@ -248,12 +248,12 @@ class ShardMap:
         return found
 
     def find_content(self, content_id: str) -> ShardedVersion | None:
-        """Return the version with this content, or None."""
+        """Return the version with this content ID, or None."""
         found = self.locate_content(content_id)
         return None if found is None else found[1]
 
     def locate_content(self, content_id: str) -> tuple[str, ShardedVersion] | None:
-        """Return the table name and version with this content, or None."""
+        """Return the table name and version with this content ID, or None."""
         versions = ((name, version) for name, table in self.tables.items() for version in table.versions)
         return next((found for found in versions if found[1].content_id == content_id), None)
 
@@ -270,7 +270,7 @@ class ShardMap:
 
     @staticmethod
     def from_json(text: bytes | str) -> ShardMap:
-        """Parse a map from JSON. Raises BadShardMap, whose message contains the location of the error."""
+        """Parse a map from JSON. Raises BadShardMap, whose message says where the error is."""
         try:
             found = _JSON.validate_json(text, strict=True, extra="forbid")
         except ValidationError as problem:
@@ -293,7 +293,7 @@ def bounds_of(rows: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def shard_tensor(content_id: str, start: int, stop: int) -> str:
-    """Return the default name under which shards hold a range. The name is unique to the content."""
+    """Return the default name under which shards hold a range. The name is unique to the content ID."""
     return f"{content_id}.{start}-{stop}"
 
 

@@ -11,7 +11,7 @@ from app.security.pem_files import openssl_reason, trust
 
 @dataclass(frozen=True, slots=True)
 class ShardTls:
-    """PEM files at the same paths on each machine: its certificate and key, and the authorities of all machines.
+    """Paths of PEM files, the same on each machine: its certificate, its key, and the authorities for all machines.
 
     A machine's certificate contains the address that other machines use to reach it. `key` is "" if the key is in the
     same file as the certificate.
@@ -23,9 +23,9 @@ class ShardTls:
 
 
 def client_context(authorities: Path, content: bytes | None = None) -> ssl.SSLContext:
-    """Return a client context that trusts only certificates that these authorities have issued for the requested host.
+    """Return a client context that trusts only certificates issued by these authorities for the requested host.
 
-    `content` is the file's data, if it has already been read. Raises OSError, whose message includes the file's path.
+    `content` is the file's data, if it has already been read. Raises OSError; its message includes the file's path.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -103,18 +103,19 @@ class Step(StrEnum):
     """Remove `Round.replicas_to_remove` from `in_sync` in the catalogue (`leave_in_sync`), and pass the new record to
     `with_members`.
 
-    The nodes still count until that is done. If the outcome is unknown, read the catalogue and pass on its record.
+    Until that is done, the removed nodes still count. If the outcome is unknown, read the catalogue and pass on its
+    record.
     """
     STOP = "stop"
     """This shard is no longer the primary, or no longer at this epoch.
 
-    The records stay in the tail, and their callers get an unknown outcome.
+    The records stay in the tail, and the outcome is reported to their callers as unknown.
     """
     BEHIND = "behind"
     """A replica has applied records that the primary lacks, so the primary's rows were restored from an older copy.
 
     The primary's rows count as lost (`lose_rows`). Otherwise the primary would reuse the sequences for new records, and
-    replicas would mistake those for the records they already have.
+    replicas would mistake the new records for the ones they already have.
     """
 
 
@@ -122,9 +123,9 @@ class Step(StrEnum):
 class Round:
     """The shipping of all records up to `end` from the primary `node` to the in-sync replicas; see `begin_round`.
 
-    `first_epoch` is the epoch at which the round began, and `epoch` that of the newest known catalogue record. The
-    primary sets its own epoch to `epoch`, durably, before it sends more. `matched` is the sequence up to which each
-    replica has reported that its log equals the primary's.
+    `first_epoch` is the epoch at which the round began, and `epoch` is the epoch of the newest known catalogue record.
+    The primary sets its own epoch to `epoch`, durably, before it sends more. For each replica, `matched` is the
+    sequence up to which it has reported that its log equals the primary's.
     """
 
     node: str
@@ -190,7 +191,7 @@ class Round:
     def replicas_to_remove(self, now: float) -> frozenset[str]:
         """Return the replicas that must leave the in-sync set.
 
-        These are the pending replicas that have failed or, once SHIP_S has passed, all pending replicas.
+        These are the pending replicas that have failed. Once SHIP_S has passed, all pending replicas must leave.
         """
         return self.pending_replicas if now >= self.began + SHIP_S else self.pending_replicas & self.failed
 
@@ -210,10 +211,10 @@ def begin_round(members: Members, state: ReplicaState, now: float) -> Round:
 class Join:
     """The request of the replica `node` to get in sync, or to learn what is committed.
 
-    `state` is None if the replica has no rows. An in-sync replica sends this request after its startup, because after a
-    power failure it may have applied less than it had reported, and when it has had a tail for a second. The primary
-    first sends what is committed, and uses `state` only if records are missing, because `state` may be older than the
-    last round.
+    `state` is None if the replica has no rows. An in-sync replica sends this request when it has had a tail for a
+    second. It also does so after its startup, because after a power failure it may have applied less than it had
+    reported. The primary first sends what is committed. It uses `state` only if records are missing, because `state`
+    may be older than the last round.
     """
 
     node: str

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 READ_LEASE_S: Final = 15.0
-"""Seconds that a replica keeps serving after it began to read the newest catalogue, and after a record entered its
+"""Seconds for which a replica keeps serving after it began to read the newest catalogue, and after a record entered its
 tail.
 
 This bounds the staleness of reads.
@@ -28,8 +28,8 @@ class Read(StrEnum):
     CUT_OFF = "cut_off"
     """The replica has not read the catalogue for READ_LEASE_S seconds."""
     UNSETTLED = "unsettled"
-    """For READ_LEASE_S seconds, the replica has had records without knowing whether they are committed; or the primary
-    has not reported what is committed since the replica's startup.
+    """The replica has had records for READ_LEASE_S seconds without learning whether they are committed; or the primary
+    has not reported, since the replica's startup, what is committed.
     """
 
 
@@ -39,7 +39,7 @@ class Readable:
 
     `confirmed` is when the last successful read of the catalogue began. `is_in_sync` is what the newest known catalogue
     says. `tail_since` is when the oldest record in the replica's tail arrived. It is None if there is no tail, and -inf
-    if the primary has not reported what is committed since the replica's startup.
+    if the primary has not reported, since the replica's startup, what is committed.
     """
 
     is_in_sync: bool

@@ -12,7 +12,7 @@ class ReplicaState:
     """The log of a replica. `epoch` is the highest epoch that the replica has seen, and is durable.
 
     `applied` is the sequence of the replica's rows, and `tail` lists the epochs of the records after it, in order.
-    `applied_epoch` is the epoch of the record `applied`, or 0 if that record is no longer in the log.
+    `applied_epoch` is the epoch of the last applied record, or 0 if that record is no longer in the log.
     """
 
     epoch: int = 0
@@ -66,9 +66,9 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The response of a replica that refuses records. `epoch` is the replica's own epoch if `why` is STALE.
+    """The response of a replica that refuses records.
 
-    Otherwise, it is the message's epoch for GAP, and 0 for NO_ROWS.
+    `epoch` is the replica's own epoch if `why` is STALE, the message's epoch if it is GAP, and 0 if it is NO_ROWS.
     """
 
     why: Why
@@ -164,7 +164,9 @@ def _has_record_before(state: ReplicaState, message: Append) -> bool:
 
 
 def _last_kept_sequence(state: ReplicaState, message: Append) -> int | None:
-    """Return the sequence after which the tail holds only earlier primaries' records that this one lacks, or None.
+    """Return the sequence of the last record to keep, or None if nothing is to be dropped.
+
+    The tail after that sequence holds only records of earlier primaries that the current primary does not have.
 
     When a primary begins, it has all records of earlier epochs that it will ever have, so this holds even for messages
     that arrive late. Records of the primary's own epoch after the end of its log came with a later message.

@@ -1,7 +1,7 @@
 """Follow the catalogue in one process of a shard, and record when etcd last confirmed it.
 
-Each process watches etcd. In addition, it reads the catalogue every REFRESH_S seconds and records when the read began,
-because the catalogue that it read is at least as new as that moment.
+Each process watches etcd. In addition, it reads the catalogue every REFRESH_S seconds and records when the read began;
+the catalogue that it gets is at least as new as that time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CatalogueFollower:
         return self.client.catalogue
 
     def refresh(self) -> Catalogue:
-        """Read a catalogue that is at least as new as this call. Blocks. Raises OSError."""
+        """Read the catalogue as of this call or later. Blocks. Raises OSError."""
         begun = monotonic()
         found = self.client.refresh()
         with self._lock:

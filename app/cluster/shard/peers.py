@@ -38,7 +38,7 @@ class PeerAnswer(NamedTuple):
 class Peers:
     """Calls to the other shards. Methods block and are thread-safe.
 
-    `catalogue` returns the catalogue, which has the shards' addresses, and `key` returns the API key. TLS is used if
+    `catalogue` returns the catalogue, which lists the shards' addresses. `key` returns the API key. TLS is used if
     `tls` returns a context.
     """
 
@@ -161,8 +161,8 @@ class PeerRequest:
     def _fail(self, error: Exception) -> None:
         """Record the failure of the request.
 
-        If the request used a kept connection, which the shard may have closed, send the request once more. All requests
-        between shards are safe to repeat.
+        If the request used a kept connection, send it again, because the shard may have closed that connection. All
+        requests between shards are safe to repeat.
         """
         self._drop()
         if self._was_kept and not isinstance(error, TimeoutError):

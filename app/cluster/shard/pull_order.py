@@ -17,9 +17,9 @@ Order = TypeVar("Order")
 
 @dataclass(frozen=True, slots=True)
 class PullSource:
-    """A shard that has the rows: its resident tensor `tensor`, whole or only the rows `rows[0]` to `rows[1]` - 1.
+    """A shard that has the rows: all of its resident tensor `tensor`, or only rows `rows[0]` to `rows[1]` - 1 of it.
 
-    If `node` is set, rows are not read from a shard with a different name at `address`.
+    If `node` is set and the shard at `address` has a different name, no rows are read from it.
     """
 
     address: str
@@ -33,10 +33,10 @@ class PullOrder:
     """An order to pull a segment of `shape`, with `size` bytes (0 if unknown) and the digest `sha256` ("" for any).
 
     If `keys` is set, each row has a key of that type; sources send the keys before the rows, and `size` includes the
-    keys and their index. The digest is computed by `shard_map.digest_of`. The sources are tried in order; after that,
-    the rows `origin_rows` of the file at `origin` (a URL or URL#TENSOR) are tried. `fence` is the reconciler's fencing
-    token. It is None for a segment of a router's own upload, which the upload's catalogue record protects from being
-    dropped.
+    keys and their index. The digest is computed by `shard_map.digest_of`. The sources are tried in order. If all of
+    them fail, rows `origin_rows` of the file at `origin` (a URL or URL#TENSOR) are tried. `fence` is the reconciler's
+    fencing token. It is None if the segment belongs to a router's own upload; in that case, the upload's catalogue
+    record protects the segment from being dropped.
     """
 
     fence: Count | None

@@ -1,7 +1,7 @@
 """Pull a segment: read its rows from another shard, or from the source of an import, and write them to the store.
 
-Rows are hashed as they are written, and are committed only if they have the digest that the order specifies. If they do
-not, or if the pull is canceled, nothing remains.
+Rows are hashed as they are written, and are committed only if their digest is the one in the order. If it is not, or if
+the pull is canceled, nothing remains in the store.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CONNECT_S: Final = 5.0
 SILENT_S: Final = 30.0
 """Seconds without a byte after which a source counts as lost."""
 _OF_THE_STORE: Final = ("insufficient_storage", "limit_exceeded")
-"""Codes of errors of this shard's store, which would recur with another source."""
+"""Codes of errors in this shard's store. They would recur with another source."""
 
 Sink: TypeAlias = Callable[[Buffer], None]
 Taken = TypeVar("Taken")
@@ -73,7 +73,7 @@ class Pull:
         """The conditions that the store's content under this name must meet when the pull commits."""
 
     def run(self) -> tuple[Metadata, bool]:
-        """Return the segment, complete and durable, and whether this call pulled it. Blocks.
+        """Return the complete, durable segment, and whether this call pulled it. Blocks.
 
         Raises insufficient_storage, limit_exceeded, ClientGone if the pull is canceled, and shard_unavailable if no
         source has the rows.
@@ -208,7 +208,7 @@ def shard_connection(address: str, tls: SSLContext | None, timeout: float) -> HT
 
 
 def _find_segment(store: LocalStore, tensor: str) -> tuple[Metadata | None, Conditions]:
-    """Return a segment as `find_complete_segment` does, and conditions that hold until another content replaces it.
+    """Return a segment as `find_complete_segment` does, and conditions that hold until other data replaces it.
 
     During the pull, the range may be opened and its rows copied from the primary. Older rows must not replace them.
     """
@@ -229,7 +229,7 @@ def find_complete_segment(store: LocalStore, tensor: str) -> Metadata | None:
 
 
 def segment_digest(segment: Metadata) -> str:
-    """Return the digest that is used to compare a segment with segments of other shards."""
+    """Return the digest for comparing a segment with other shards' segments."""
     return digest_of(segment.sha256, None if segment.keys is None else segment.keys.sha256)
 
 

@@ -1,4 +1,4 @@
-"""The errors for scatters to a range, which its primary sends to routers."""
+"""The errors that a range's primary sends to routers in response to scatters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from app.errors import GatherError
 
 
 def not_primary(node: str, tensor: str) -> GatherError:
-    """Return precondition_failed. It makes a router read the newest map and then ask the primary."""
+    """Return precondition_failed. On this error, a router reads the newest map and then tries the primary."""
     return GatherError(
         "precondition_failed",
         f"the shard {node!r} is not the primary of {tensor}",

@@ -42,7 +42,7 @@ logger = logging.getLogger("gathernd")
 
 @dataclass
 class Joins:
-    """Join replicas on the shard `node` to their in-sync sets. Methods block."""
+    """Bring the replicas on the shard `node` into their in-sync sets. Methods block."""
 
     node: str
     store: GatedStore
@@ -128,7 +128,7 @@ class Joins:
     def _read_rows(self, one: Listed, node: str, write: Callable[[memoryview], None]) -> int:
         """Pass all rows of a shard's copy to `write`, keys first. Returns the copy's sequence.
 
-        Raises PeerFailed, and any GatherError that `write` raises.
+        Raises PeerFailed and the errors of `write`.
         """
         tensor, has_keys = one.tensor, one.version.keys is not None
         size = 0 if has_keys else one.segment.size
@@ -167,7 +167,7 @@ class Joins:
 def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
     """Return the start of a copy.
 
-    For a table without keys, a shard sends only rows, so the catalogue describes them.
+    For a table without keys, a shard sends only rows, so their description comes from the catalogue.
     """
     version, segment = one.version, one.segment
     if version.keys is None:
@@ -181,7 +181,7 @@ def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
 def _write(receiver: UploadReceiver, piece: memoryview) -> None:
     """Write a piece.
 
-    Raises insufficient_storage for errors of this machine's disk, which are not the source shard's errors.
+    Raises insufficient_storage if this machine's disk fails, because that is not a failure of the source shard.
     """
     with storage_errors():
         receiver.take(piece)

@@ -50,11 +50,11 @@ class RangeKeeper:
         self._told: dict[tuple[str, str], tuple[int, int]] = {}
         """The epoch and sequence of the last commit notice that a replica has acknowledged, by range and node."""
         self._waiting: dict[str, tuple[int, float]] = {}
-        """For replicas with a tail, the applied sequence and the time since which it has not advanced, by range."""
+        """For each range whose replica here has a tail, the applied sequence and when it last advanced."""
         self._late: dict[tuple[str, str], float] = {}
-        """The time since which a replica has not acknowledged a commit, by range and node."""
+        """When a replica was first found not to have acknowledged a commit, by range and node."""
         self._lost: set[str] = set()
-        """Ranges whose rows are lost on this shard, if the loss has already been logged."""
+        """Ranges whose rows this shard has lost and whose loss it has already logged."""
         self._no_room: dict[tuple[str, str], str] = {}
         """The most recent failures for lack of space, with their reasons."""
 
@@ -70,7 +70,9 @@ class RangeKeeper:
                 self.changed.wait(LOOK_S)
 
     def lag(self) -> float:
-        """Return the longest time, in seconds, since a replica last reported all committed records as applied."""
+        """Return for how many seconds a replica has failed to report all committed records as applied: the longest such
+        time.
+        """
         now = time.monotonic()
         return max((now - since for since in self._late.copy().values()), default=0.0)
 
@@ -107,7 +109,7 @@ class RangeKeeper:
                 self._lost.discard(tensor)
 
     def _is_waiting(self, tensor: str, words: Words) -> bool:
-        """Return whether an in-sync replica must ask what is committed.
+        """Return whether an in-sync replica must ask its primary what is committed.
 
         It asks after its startup, and when its tail has not advanced for LOOK_S seconds.
         """
@@ -135,7 +137,7 @@ class RangeKeeper:
             self._running[what, tensor] = pool.submit(self._attempt, what, tensor, work)
 
     def _attempt(self, what: str, tensor: str, work: Callable[[], None]) -> None:
-        """Do work that is repeated in the next round if it fails. A lack of space is logged only once."""
+        """Do work; if it fails, the next round repeats it. A lack of space is logged only once."""
         no_room = ""
         try:
             work()
@@ -187,7 +189,7 @@ class RangeKeeper:
     def _join(self, one: Listed) -> None:
         """Bring an assigned replica closer to the in-sync set, as long as its primary sends records or orders a copy.
 
-        If no primary has begun yet, a replica that has its rows joins without one.
+        If no primary has begun yet, a replica that has the uploaded rows joins without one.
         """
         assert one.opened is not None
         if one.opened.epoch == ranges.PROPOSED and self.log.words(one.tensor) is not None:

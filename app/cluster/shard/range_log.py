@@ -27,7 +27,7 @@ from app.store.scatters.log_frames import decode, frames_in
 from app.store.scatters.replicated_copy import CopyState, ReplicatedCopy
 
 GROWTHS: Final = 4
-"""Maximum number of tables that may grow at the same time for incoming records. The other threads can serve other
+"""Maximum number of tables that may grow at the same time for incoming records. The other threads remain free for other
 ranges.
 """
 _NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
@@ -36,7 +36,8 @@ _NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
 class Words(NamedTuple):
     """The epoch that a log has seen, and its applied and durable sequences.
 
-    Reads require `is_settled`, and also `is_confirmed`: the primary has confirmed the state since the startup.
+    Reads require both `is_settled` and `is_confirmed`. The latter says that, since the startup, the primary has
+    confirmed the state.
     """
 
     epoch: int
@@ -94,7 +95,7 @@ class RangeLog:
         return ReplicaState(words.epoch, words.applied)
 
     def is_replicated(self, tensor: str) -> bool:
-        """Return whether a range's scatters are replicated. They are replicated from the range's first epoch on."""
+        """Return whether a range's scatters are replicated. They are, from the first epoch on."""
         words = self.words(tensor)
         return words is not None and words.epoch > 0
 

@@ -1,7 +1,7 @@
 """The primary of ranges: ships each record to the in-sync replicas before the store applies it.
 
-This module carries out the rules in `app.cluster.replication.primary`. The store turns the scatters that are waiting
-for a range into records in one frame of the range's log, and calls `replicate` (see `replicated_contents.Replication`).
+This module carries out the rules in `app.cluster.replication.primary`. The store combines a range's waiting scatters
+into records in one frame of the range's log, and then calls `replicate` (see `replicated_contents.Replication`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from app.store.scatters.replicated_contents import Batch, Replication
 
 logger = logging.getLogger("gathernd")
 _LOOKS: Final = 16
-"""Maximum number of steps of a primary before it gives up. Each step does a single thing."""
+"""Maximum number of steps that a primary takes before it gives up. Each step does one thing."""
 _PUSHED: Final = 1 << 20
 """Maximum bytes of records that are sent to a joining replica while scatters are waiting."""
 _NOTICES: Final = 8
@@ -63,9 +63,9 @@ class Primaries(Replication):
         self._follower = follower
         self._peers = peers
         self._resolved: dict[str, int] = {}
-        """The epoch at which this process last committed the tail of each range."""
+        """For each range, the epoch at which this process last committed its tail."""
         self._shipped: dict[str, int] = {}
-        """The sequence of the last record that this process has shipped for each range."""
+        """For each range, the sequence of the last record that this process has shipped."""
         self._notices = ThreadPoolExecutor(_NOTICES, "commit-notice")
 
     # Called by the store while it holds the range's lock
@@ -167,12 +167,10 @@ class Primaries(Replication):
     # Rounds
 
     def _round(self, one: Listed, state: ReplicaState, after: int, frames: bytes) -> Round:
-        """Ship the records after the sequence `after`, which are in `frames`.
+        """Ship the records after the sequence `after`, and return the round once they are committed.
 
-        Returns the round once they are committed.
-
-        `state` is the state of this shard's log, which contains the records. Raises shard_unavailable if the outcome is
-        unknown.
+        `frames` holds these records. `state` is the state of this shard's log, which contains them. Raises
+        shard_unavailable if the outcome is unknown.
         """
         tensor = one.tensor
         self._shipped[tensor] = state.last
@@ -221,12 +219,12 @@ class Primaries(Replication):
                 self._notices.submit(self._notice_unless_shipped, tensor, node, state)
 
     def _notice_unless_shipped(self, tensor: str, node: str, state: ReplicaState) -> None:
-        """Tell a replica what is committed, unless later records, which include the same notice, have been shipped."""
+        """Tell a replica what is committed, unless later records have been shipped; they include the same notice."""
         if self._shipped.get(tensor, 0) <= state.last:
             self.notice(tensor, node, state)
 
     def notice(self, tensor: str, node: str, state: ReplicaState) -> bool:
-        """Tell a replica that everything in a log without a tail is committed.
+        """Tell a replica that everything in this shard's log is committed; the log has no tail.
 
         Returns whether the replica has applied everything.
         """

@@ -1,7 +1,7 @@
 """The internal routes of open ranges. The rows of these routes are in `app.api.route_rows.shard_segments`.
 
-Scatters and joins wait for other shards, but processing records from a primary never does. Each kind of request has its
-own threads, so shards that ship records to each other cannot block each other.
+Scatters and joins wait for other shards, but records from a primary are processed without waiting for any. Each kind of
+request has its own threads, so shards that ship records to each other cannot block each other.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class RangeRoutes:
         return outcome
 
     async def _refresh_if_older(self, epoch: int, tensor: str) -> None:
-        """Read the newest catalogue if the known one does not list the range as open, or the router's epoch is
+        """Read the newest catalogue if the known one does not list the range as open, or if the router's epoch is
         newer.
         """
         one = self._follower.open_ranges().get(tensor)
@@ -158,7 +158,7 @@ class RangeRoutes:
         except ContentReplaced:
             raise unavailable(f"the rows of {tensor} have just been copied again") from None
         except SequenceDiffers:
-            # a deposed primary would decide by old rows
+            # a deposed primary would decide based on old rows
             await _run(self._scatters, lambda: self._primaries.confirm(tensor))
             raise
 
@@ -221,7 +221,7 @@ class RangeRoutes:
 
 
 def _consistent(resident: Resident) -> Resident:
-    """Return the content as it is between two changes."""
+    """Return the resident tensor in a state between two changes."""
     with resident.exclude_writers():
         return resident.refreshed()
 

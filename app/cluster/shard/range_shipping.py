@@ -20,7 +20,7 @@ _PAUSE_S: Final = 0.05
 
 
 class Shipping:
-    """Records of the range `tensor` to ship. `state` is the state of the primary's log, which contains all of them.
+    """Records to ship for the range `tensor`. `state` is the state of the primary's log, which contains all of them.
 
     `frames` holds the records after the sequence `after`.
     """
@@ -38,7 +38,7 @@ class Shipping:
         """For each replica that has responded, the sequence after which it needs records."""
 
     def ship(self, going: Round) -> Round:
-        """Send each replica the records that it lacks, wait for all responses, and return the updated round."""
+        """Send each replica the records that it is missing, wait for all responses, and return the updated round."""
         seconds = max(_LEAST_S, going.began + SHIP_S - time.monotonic())
         with ExitStack() as stack:
             requests = {}
@@ -85,7 +85,7 @@ def _request(peers: Peers, tensor: str, node: str, message: Append, frames: byte
 
 
 class Busy:
-    """The response of a shard that currently lacks the memory for a request."""
+    """The response of a shard that does not currently have enough memory for a request."""
 
 
 def _answer(request: PeerRequest) -> AppendAnswer | Busy | None:

@@ -31,8 +31,8 @@ def read_origin(
 ) -> None:
     """Pass the rows `rows[0]` to `rows[1]` - 1 of `origin` (URL or URL#TENSOR) to `sink`, little-endian. Blocks.
 
-    `dtype` and `shape` describe the rows. Raises the errors of `sink`, and SourceFailed, which is also raised if no
-    prefix in `allowed` covers the URL.
+    `dtype` and `shape` describe the rows. Raises the errors of `sink`, and SourceFailed if the rows cannot be read or
+    if no prefix in `allowed` covers the URL.
     """
     asyncio.run(_read(origin, rows, dtype, shape, allowed, sink))
 

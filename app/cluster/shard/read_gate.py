@@ -44,17 +44,17 @@ class ReadGate:
         return tensor in self._follower.catalogue.ranges
 
     def check(self, tensor: str, words: Sequence[int], *, is_confirmed: bool) -> None:
-        """Raise precondition_failed unless this shard may serve the range. The reader then asks another replica.
+        """Raise precondition_failed unless this shard may serve the range. The reader then tries another replica.
 
-        `words` is the header of the range's content. `is_confirmed` says whether the primary has reported what is
-        committed since the startup.
+        `words` is the header of the range's content. `is_confirmed` says whether, since the startup, the primary has
+        reported what is committed.
         """
         record = self._follower.catalogue.ranges.get(tensor)
         applied = words[HeaderWord.VERSION] >> 1
         known = self._tails.get(tensor)
         since = known[1] if known is not None and known[0] == applied and words[HeaderWord.LOGGED] > applied else None
-        # Nothing is acknowledged before a primary has begun, unless the catalogue was restored to a state from before
-        # that.
+        # Nothing is acknowledged before a primary has begun. The header counts too, because the catalogue may have been
+        # restored to a state from before that.
         has_begun = words[HeaderWord.EPOCH] or (record is not None and record.epoch > PROPOSED)
         if not is_settled(words) or (has_begun and not is_confirmed):
             since = _BEFORE
@@ -87,7 +87,7 @@ class ReadGate:
 
 
 class GatedStore(LocalStore):
-    """The store of a shard. Once `gate` is set, it decides on reads of replicated contents."""
+    """The store of a shard. Once `gate` is set, it decides whether replicated data may be read."""
 
     gate: ReadGate | None = None
 
@@ -120,10 +120,10 @@ class GatedStore(LocalStore):
 
 
 def wait_for_sequence(store: GatedStore, handler: Handler, field: bytes) -> Handler:
-    """Wrap `handler` so that it waits for content at least as new as the sequence in `field`.
+    """Wrap `handler` so that it first waits until a tensor has reached the sequence in `field`.
 
-    After WAIT_S seconds, the wrapper refuses with precondition_failed. The content is that of the tensor in the path
-    or, if there is none, of the tensor with which the query begins. Raises invalid_field.
+    If this takes longer than WAIT_S seconds, the request is refused with precondition_failed. The tensor is the one in
+    the path or, if the path has none, the one at the start of the query. Raises invalid_field.
     """
     if not field.isdigit() or len(field) > _DIGITS:
         raise GatherError("invalid_field", "X-Gathernd-Sequence must be a number", pointer="/x-gathernd-sequence")

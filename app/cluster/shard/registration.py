@@ -1,7 +1,7 @@
 """Register a shard in the catalogue: its address, its capacity and, under a lease, the fact that it is running.
 
 In a group of workers, the worker that holds the lock in the shard's folder registers the shard. When a shard stops, its
-lease is left to expire, so that a restart within that time goes unnoticed.
+lease is left to expire, so that a restart before then goes unnoticed.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _MOST_BODY: Final = 1 << 20
 _PULLS: Final = 8
 """Maximum number of concurrent pulls in a process. Further pulls wait."""
 _LOOK_S: Final = 1.0
-"""Seconds between a pull's checks whether the service is shutting down."""
+"""Seconds between checks, during a pull, of whether the service is shutting down."""
 _PAGE: Final = 1000
 
 
@@ -78,7 +78,7 @@ class SegmentRoutes:
         }
 
     async def check_room(self, context: RequestContext) -> None:
-        """Handle `GET /shard/room`: respond with 204 if a segment of this size fits now, or insufficient_storage.
+        """Handle `GET /shard/room`: respond with 204 if a segment of this size fits now, or with insufficient_storage.
 
         A router sends this request before it sends rows, because segments that the catalogue no longer lists may still
         take up space for several seconds.

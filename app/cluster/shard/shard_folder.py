@@ -123,7 +123,7 @@ def only_worker(lock: Path, is_ready: Callable[[], bool], stop: Event) -> Iterat
     """Elect the worker that acts for all workers of a shard: the one that holds the lock on a file.
 
     Waits until the service is ready and this process holds the lock, then keeps the lock within the context. Yields
-    False if `stop` was set first, or else True.
+    True, or False if `stop` was set first.
     """
     with _open_lock(lock) as fd:
         while not (is_ready() and _is_locked(fd)):
