@@ -9,11 +9,11 @@ V = TypeVar("V")
 
 
 class BoundedCache(dict[K, V]):
-    """A dict of at most `most` keys. Before one more key is added, it is emptied.
+    """A dict of at most `most` keys. When it is full, it is emptied before another key is added.
 
     Reading uses a dict's own `get`, and no order of use is tracked: callers repeat a few keys thousands of times, and
-    only a caller that invents new keys reaches the bound. Only `cache[key] = value` respects the bound; the other ways
-    to set keys in a dict do not.
+    only a caller that invents new keys reaches the bound. The bound applies only to `cache[key] = value`, not to a
+    dict's other ways to set keys.
     """
 
     __slots__ = ("most",)

@@ -1,6 +1,7 @@
 """Wire the parts together: build the ASGI application from the settings.
 
-This module is long because only here do all parts meet: each statement builds a part or passes it to another.
+This module is long because it is the only place where all parts meet: each statement builds a part or passes it to
+another.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Application(AsgiApp):
     further_listener: FurtherListener | None = None
 
     def release(self) -> None:
-        """Release the store and remove the files of Unix sockets, if the process ends immediately."""
+        """Before the process ends immediately, release the store and remove the files of Unix sockets."""
         self.store.close()
         self.removed_at_the_end.close()
 
@@ -121,7 +122,7 @@ def create_app(
 ) -> Application:
     """Build the service. Kernels are compiled after the server has started, before /readyz reports ready.
 
-    From its parent, a worker receives the `counters` that all workers share, the token of the process group that owns
+    A worker receives from its parent the `counters` that all workers share, the token of the process group that owns
     the store, and the last good contents of the key files and of a router's files. Raises BadKeysFile, BadShardMap and
     NoTracing.
 
@@ -315,7 +316,9 @@ def router_files(settings: Settings, last_good: LastGood | None = None) -> Route
 
 
 def is_local(settings: Settings) -> bool:
-    """Return whether only this machine can reach the service and, over Unix sockets, only the user and group."""
+    """Return whether the service can be reached only from this machine and, over Unix sockets, only by the user and
+    group.
+    """
     on_sockets = settings.uds is not None or settings.grpc_uds is not None
     private = not on_sockets or is_private(int(settings.uds_mode, 8))
     return private and is_loopback_name(settings.host)

@@ -128,7 +128,7 @@ def serve_workers(settings: Settings) -> int:
 def worker_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings as JSON, from which a worker builds identical settings.
 
-    If HTTP is not served on a port, `host` and `port` are left out, because setting them would request it.
+    If HTTP is not served on a port, `host` and `port` are left out, because a setting for them would request a port.
     """
     return settings.model_dump(mode="json", exclude=None if settings.serves_tcp else {"host", "port"})
 

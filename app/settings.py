@@ -29,7 +29,7 @@ ADDRESS: Final = r"^(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (compared, not listened on)
 _CONNECTIONS = 10_000
 _OWN_FILES = 128
-"""Open files in addition to connections and uploads: the store's, listeners, libraries."""
+"""Number of open files other than connections and uploads: those of the store, listeners and libraries."""
 _UNLIMITED = 1 << 20
 
 
@@ -48,7 +48,7 @@ def size_of(text: str) -> ByteSize:
 
 
 class Settings(BaseSettings):
-    """Every setting of the service, with its default. Sizes take plain bytes or a unit (64MiB)."""
+    """Every setting of the service, with its default. A size is a plain number of bytes or has a unit (64MiB)."""
 
     model_config = SettingsConfigDict(
         env_prefix="GATHERND_", extra="ignore", cli_kebab_case=True, cli_implicit_flags=True, frozen=True

@@ -152,7 +152,8 @@ class Shard:
 def keep_options(catalogue: Catalogue, folder: ShardFolder) -> bool:
     """Store the cluster's key if the catalogue has options. Returns whether the key was stored.
 
-    Raises GatherError if the store belongs to another cluster, whose reconciler would drop its segments.
+    Raises GatherError if the store belongs to another cluster, because the reconciler of the catalogue's cluster would
+    drop the store's segments.
     """
     if "options" not in catalogue.revisions:
         return False

@@ -46,8 +46,8 @@ class _Part(NamedTuple):
 def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) -> Callable[[], None] | None:
     """Load everything that requests use from `cache_dir`, for a service with this kernel.
 
-    Returns None, or, if not everything is in the cache, a function that has it compiled and then loads it. That takes
-    about ten seconds and should run in a thread of its own; the service works meanwhile.
+    Returns None if everything is in the cache. Otherwise, returns a function that has everything compiled and then
+    loads it. That takes about ten seconds and should run in a separate thread; the service works meanwhile.
     """
     if kernel != NUMBA:
         return None

@@ -124,7 +124,8 @@ def _run_on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
     """Connect to Ray, call `work` with the `app.cluster.ray_launcher` module, and return its result.
 
     Errors end the command with exit code 1. The work runs in its own process, whose standard output is redirected to
-    standard error: Ray prints on standard output, and ends its process, with any exit code, if its node is lost.
+    standard error: Ray prints on standard output and, if its node is lost, ends its process with an arbitrary exit
+    code.
     """
     if find_spec("ray") is None:
         raise failure("this needs Ray: pip install ./clients/python '.[cluster]' in a checkout")

@@ -154,7 +154,7 @@ def explain(
     except GatherError as error:
         raise failure(f"{error.code}: {error.detail}\n{hint_of(error, 0)}") from None
     if op == LOOKUP:
-        del body["features"]  # the ETags of what would be read
+        del body["features"]  # the ETags of the data that would be read
     if as_json:
         typer.echo(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode())
     else:
@@ -236,7 +236,7 @@ def _feature(text: str, dtype: DType, pooling: Pooling, pointer: str) -> Feature
 
 
 class _TablesByShape(Store):
-    """A store that has a tensor of every shape; its name is its shape."""
+    """A store that has one tensor of every shape. The name of each tensor is its shape."""
 
     def __init__(self, dtype: DType) -> None:
         self._dtype = dtype

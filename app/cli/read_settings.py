@@ -15,7 +15,9 @@ from app.settings import SETTING_NAMES, Settings
 
 _PREFIX: Final = "GATHERND_"
 _OF_OTHERS: Final = re.compile(r"URL|API_KEY|(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)\w*)?)")
-"""Names, without the prefix, of the client's variables and those that Kubernetes sets for a Service `gathernd[-…]`."""
+"""Names, without the prefix, of the client's variables and of those that Kubernetes sets for a Service
+`gathernd[-…]`.
+"""
 
 
 def read_settings(**given: Any) -> Settings:

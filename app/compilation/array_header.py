@@ -2,9 +2,9 @@
 header.
 
 With its own array type, Numba copies that header on each call, counts references, fixes the item type, and looks up the
-argument types. That takes a microsecond, ten times as long as a small gather. Without it, compiled code or its caller
-must check the types. Call `is_array` first for an object that may not be an array, because it would have a different
-header.
+argument types. That takes a microsecond, ten times as long as a small gather. Without that array type, compiled code or
+its caller must check the types. If an object may not be an array, call `is_array` first, because other objects have
+different headers.
 
 To pass any number of arrays, pass a tuple: `item_of` returns its items. The caller must keep the tuple alive until the
 call returns.

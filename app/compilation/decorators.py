@@ -89,7 +89,7 @@ def cache_compiled(
     """Cache the code of these functions in a folder of `cache_dir` for the next startup. Returns the folder.
 
     Numba's cache detects changes only to the file that contains the compiled function. The folder's name therefore
-    depends on these files and on all other `modules` whose code is compiled with them.
+    depends on the files of these functions and of all other `modules` that are compiled with them.
     """
     paths = {str(module.__file__) for module in (*modules, numba_passes)} | {__file__}
     folder = folder_of(cache_dir, name, paths | {function.py_func.__code__.co_filename for function in functions})

@@ -240,7 +240,8 @@ prefetch: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _p
 The L2 cache can wait for more lines at a time than the L1 cache.
 """
 find_words: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _find_words)
-"""(address, word, mask): return a mask whose bit i is set if int64 number i of 8 equals `word` in the bits of `mask`.
+"""(address, word, mask): return a mask whose bit i is set if item i of 8 int64 equals `word` in the bits that `mask`
+selects.
 
 The address must be a multiple of 8.
 """

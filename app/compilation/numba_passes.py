@@ -1,4 +1,4 @@
-"""Numba's compiler with two changes: it caches the types of calls, and it only links inner functions into callers.
+"""Numba's compiler with two changes: it caches the types of calls, and generates no native code for inner functions.
 
 To determine the types of an operator, Numba tries all functions of that name, including NumPy's for arrays, and
 discards the result. Caching the result saves a sixth of the compile time at the first startup. Only calls of operators
@@ -8,8 +8,8 @@ int64 is looked up once.
 Numba generates native code for every function, optimized together with everything that it calls. For a function that
 only compiled functions call, this code is never used: the function is linked into its callers, and is optimized and
 compiled again there. Omitting the unused code saves a seventh of the compile time at the first startup. Functions that
-need their own native code are refused: those with `raise`, because Numba stores exception values next to that code, and
-recursive ones.
+need their own native code are refused: recursive ones, and those with `raise`, because Numba stores exception values
+next to that code.
 """
 
 from __future__ import annotations

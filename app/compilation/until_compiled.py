@@ -16,7 +16,7 @@ _POLL_S: Final = 0.02
 
 
 class UntilCompiled(Generic[_P, _R]):
-    """To call the function, call `run`. It is `plain` until the equivalent compiled function is stored there.
+    """To call the function, call `run`, which is `plain` until it is replaced by the equivalent compiled function.
 
     `are_due` is true while functions are being compiled. Calls that would take long then wait for them.
     """

@@ -20,8 +20,8 @@ SMALL_BODY_BYTES: Final = 1 << 16
 class Admission:
     """Checks that a request can run.
 
-    A request needs bytes from `budget`, a thread of `pool`, a place in `body_reads` if its body is large, and fewer
-    than `requests` other requests in flight.
+    A request needs bytes from `budget`, a thread of `pool` and, if its body is large, a place in `body_reads`. Fewer
+    than `requests` other requests may be in flight.
     """
 
     def __init__(self, budget: Budget, pool: RequestThreadPool, requests: int) -> None:

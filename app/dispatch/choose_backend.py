@@ -24,7 +24,7 @@ LARGE_INDEX_SCAN: Final = 1 << 14
 LARGE_COPY: Final = 1 << 18
 """Bytes are written on a thread if there are at least this many.
 
-Writing takes 5 to 50 µs, the latter into fresh pages.
+Writing this many takes 5 to 50 µs, and longest if the pages are fresh.
 """
 FEW_STRINGS: Final = 1 << 10
 """Maximum number of strings whose sizes are added up on the event loop. Each length may be anywhere in memory."""
@@ -38,7 +38,7 @@ NEAR_BYTES: Final = 1 << 20
 CACHE_LINE: Final = 64
 """Minimum number of bytes of memory traffic per item."""
 _LOOP_HAND_OFFS: Final = 10
-"""Maximum time for which a gather may block the event loop, in hand-offs.
+"""Maximum time for which a gather may block the event loop, as a multiple of the time for a hand-off.
 
 A longer gather loses less than a tenth of its time by moving to a thread, and all other requests benefit.
 """
@@ -55,8 +55,8 @@ NO_STRINGS: Final = "strings cannot be held by a GPU"
 
 
 class Size(NamedTuple):
-    """The numbers of items that a gather picks and of bytes that it copies, or a threshold for both (infinity: never
-    reached).
+    """The number of items that a gather picks and the number of bytes that it copies, or a threshold for both
+    (infinity: never reached).
     """
 
     items: float
@@ -120,7 +120,7 @@ class Facts(NamedTuple):
     device: Device = "auto"
     """The device that the request specifies."""
     cpu_only: str | None = None
-    """Why no GPU can run the gather, for example because it has strings; None if a GPU can."""
+    """Why no GPU can run the gather, for example because its data consists of strings; None if a GPU can."""
     cold: bool = False
     """Whether reading the data requires disk I/O. If so, the event loop does not read it."""
     on_gpu: bool = False
@@ -160,13 +160,11 @@ class Decision:
     routes: tuple[ConsideredRoute, ...]
     """Every route, in the order of `ROUTES`: the choice is the first open one."""
     missed_bytes: int
-    """Number of bytes that the gather reads from host memory but that a GPU with a copy of the data would read instead;
-    else 0.
-    """
+    """Number of bytes that the gather reads from host memory only because the GPU has no copy of the data; else 0."""
     refused: str | None
     """Why the requested device cannot run the gather; None if it can."""
     depends_on_request: bool
-    """Whether the decision would change with a copy on the GPU or with the device cpu, for data in memory."""
+    """For data in memory: whether a copy on the GPU, or a request for the device cpu, would change the decision."""
 
     @property
     def device(self) -> Literal["cpu", "gpu"]:

@@ -27,8 +27,8 @@ ACTIVE_BYTES: Final = 1 << 16
 JUDGED_AFTER: Final = 5
 """Ticks over which the rate of a body is measured. Bytes arrive in bursts, one per round trip."""
 _AHEAD: Final = 10
-"""Room is reserved for the bytes of a brisk body that will arrive at its current rate within this many times
-JUDGED_AFTER ticks (one second).
+"""Room is reserved for the bytes of a brisk body that will arrive within this time at its current rate. The time is a
+multiple of JUDGED_AFTER ticks, and equals one second.
 """
 GRACE_S: Final = 0.25
 """A waiting body counts as brisk for this many seconds; after that, only if ACTIVE_BYTES of it have arrived."""
@@ -239,7 +239,8 @@ class _Body:
         self.counted = self.both if self.brisk else 0
 
     def estimate_during_read(self, least: int) -> None:
-        """Update `brisk` and `counted` while the body is read. `counted` is at least `least`, if the body is that long.
+        """Update `brisk` and `counted` while the body is read. `counted` is at least `least` unless the whole body is
+        shorter.
 
         A body that has been read for less than JUDGED_AFTER ticks is unchanged.
         """

@@ -3,9 +3,9 @@
 `choose_backend` decides which gathers run there. A resident tensor is copied to the device
 
 - immediately, for a request with the device gpu;
-- in the background, under `auto`, once gathers have read as many bytes from host memory as the copy holds, counting
-  only reads that a copy would have saved. For any sequence of requests, the total cost is then at most twice the
-  optimum.
+- in the background, under `auto`, as soon as the bytes that gathers have read from host memory add up to the size of
+  the copy. Only reads that a copy would have saved count. For any sequence of requests, the total cost is then at most
+  twice the optimum.
 
 This module does not import CuPy or need a GPU: the device is an `app.kernels.gpu_interface.Device`.
 """
@@ -86,9 +86,9 @@ class Gpu:
     ) -> Outcome | None:
         """Gather on the device into `out`. Returns None if it failed and the request does not require the device.
 
-        `started` is called in a thread when the gather starts; `request` is passed to the pool. If the request has the
-        device gpu, raises overloaded if device memory is short and device_unavailable if the device is broken. May also
-        raise ContentChanged and the errors of `RequestThreadPool.run`.
+        `started` is called in a thread when the gather starts; `request` is passed to the pool. For a request with the
+        device gpu, raises overloaded if device memory is short, and device_unavailable if the device is broken. May
+        also raise ContentChanged and the errors of `RequestThreadPool.run`.
         """
         assert isinstance(plan, GatherPlan)  # the service runs other plans on the CPU
         indices = call.indices.array
@@ -131,8 +131,8 @@ class Gpu:
     def count_missed(self, name: str, content: ResidentTensor, missed_bytes: int) -> None:
         """Count bytes that a gather read from host memory because there was no copy.
 
-        Start a copy when they reach its size. Does nothing if `content` is already copied or does not fit into the
-        device's memory.
+        When the bytes add up to the size of a copy, starts one. Does nothing if `content` is already copied or does not
+        fit into the device's memory.
         """
         etag, nbytes = content.etag, content.tensor.items.nbytes
         if missed_bytes <= 0 or etag in self.copies or nbytes > self.device.memory:

@@ -79,7 +79,7 @@ async def without_writers(
 
 
 class _AbandonableContext:
-    """A context that is entered in a thread. If the caller has given up meanwhile, it is left immediately."""
+    """A context that is entered in a thread. If the caller has given up by then, the context is left immediately."""
 
     def __init__(self, context: AbstractContextManager[object]) -> None:
         self._context = context

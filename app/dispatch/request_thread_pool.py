@@ -1,7 +1,7 @@
 """The thread pool for gathers that are too long for the event loop. It refuses requests when it is full.
 
 Plain threads wait on one queue and return results through the event loop. In measurements, this hand-off took about
-half the time of `loop.run_in_executor`, and a fifth of it under load.
+half as long as `loop.run_in_executor`, and a fifth as long under load.
 
 A request may need several calls: to decompress, read, gather and write. Only its first call can be refused because the
 queue is full. Its later calls run before the calls of new requests. Otherwise an overloaded service would spend most of
@@ -69,7 +69,8 @@ class RequestThreadPool:
         """Run `work` in a thread, for `request` if it is given.
 
         Raises overloaded if too many calls are waiting or this one has waited too long, deadline_exceeded if the
-        request's deadline passes while it waits, not_ready after `close`, and ClientGone if the client disconnects.
+        request's deadline passes while the call is waiting, not_ready after `close`, and ClientGone if the client
+        disconnects.
         """
         if self._closed:
             raise GatherError("not_ready", "the service is stopping", retry_after=1)

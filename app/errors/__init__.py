@@ -42,7 +42,7 @@ CATALOGUE: Final[Mapping[Code, ErrorRow]] = dict(
 CODES: Final[tuple[Code, ...]] = tuple(CATALOGUE)
 REPORTED_PLACES: Final = 10
 LONG_TEXT: Final = 1 << 20
-"""Size in bytes above which an error in a text reports the byte at which the text is wrong (`offset`)."""
+"""Size in bytes of a text above which an error in it reports the position of the wrong byte (`offset`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ class ErrorRow:
     """A code: its texts, an example, its status over HTTP and the name of its status over gRPC.
 
     `title` is the title in the error body; `meaning` and `fix` (how to fix the request) are shown on the page of the
-    code. `hints` are for errors without a hint of their own: `hints.py` uses the first one whose facts, in braces, the
-    error has. The last hint needs no facts.
+    code. `hints` are for errors that do not have their own hint. `hints.py` uses the first one for which the error has
+    all facts in braces. The last hint needs no facts.
     """
 
     title: str

@@ -63,8 +63,8 @@ def _hint(error: GatherError, retry_after: int) -> str:
 
 
 def _template_values(error: GatherError, retry_after: int) -> dict[str, object]:
-    """Return the names that templates may use, for which the error has values: pointer, axis, size, `low` and `high`
-    of the first place; `limit`, `maximum` and `setting` of a limit; `retry_after` in seconds.
+    """Return the values that templates may use, by name, as far as the error has them: pointer, axis, size, `low` and
+    `high` of the first place; `limit`, `maximum` and `setting` of a limit; `retry_after` in seconds.
     """
     facts: dict[str, object] = {"retry_after": retry_after}
     if error.places:

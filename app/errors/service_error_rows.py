@@ -1,4 +1,4 @@
-"""Errors that concern the service's own state, and what it stores and fetches."""
+"""Errors that concern the service's own state, or the data that it stores and fetches."""
 
 from __future__ import annotations
 

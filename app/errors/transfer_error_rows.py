@@ -1,4 +1,4 @@
-"""Errors on the way to the service: in reading the request, access, names, conditions and sizes."""
+"""Errors in the transfer of a request: in its format, access rights, names, conditions and sizes."""
 
 from __future__ import annotations
 

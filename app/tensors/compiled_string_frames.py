@@ -149,7 +149,7 @@ def text_bounds(octets: Bytes, starts: Integers, bounds: Integers) -> None:
 
 @inner
 def frame_bounds(base: Address, size: int, starts: Address, count: int, bounds: Address) -> None:
-    """Write the start and end of the text of each of `count` frames, or -1 if a frame is not within `size` bytes at
+    """For each of `count` frames, write the start and end of its text, or -1 if it is not within `size` bytes at
     `base`.
 
     `starts` is the address of `count` int64 items, and `bounds` is the address of twice as many.

@@ -10,7 +10,7 @@ from app.compilation.decorators import inner
 from app.compilation.intrinsics import Address, Integers, count_trailing_zeros, int64, load_u8, load_u64, lshr
 
 _HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80
-"""Mask for eight bytes: the high bit of each, which is clear in ASCII."""
+"""Mask for the high bit of each of eight bytes. This bit is clear in ASCII."""
 _BLOCK: Final = 16
 # The states of the decoder, as shifts in a word of `_NEXT`: error, start of a character, one to three more bytes from
 # 80 to BF, and the states after E0, ED, F0 and F4, in which the next byte has a smaller range.

@@ -29,7 +29,9 @@ OUTPUT: Final = "output"
 
 
 class TableRead(NamedTuple):
-    """The resident tensor that a feature of a lookup read: its name in the request, its ETag and its version."""
+    """The resident tensor that was read for a feature of a lookup: its name in the request, its ETag and its
+    version.
+    """
 
     tensor: str
     etag: str
@@ -70,9 +72,9 @@ class Call(ReadingCall):
 
     With `by_key`, the data is resident and `indices` are keys of its rows. `parameters` holds the values of the
     signature's parameters, in order; `batch_dims` is the field of that name in dialects that also have an axis.
-    `further` maps the inputs after the indices to tensors or names of resident tensors. `reduction` is for scatters.
-    `over_limit` is the error for a limit that an item exceeded while it was parsed; it is raised together with other
-    limits, after the operator's rules on types and shapes.
+    `further` maps the inputs after the indices to tensors or names of resident tensors. `reduction` is for scatters. If
+    an item exceeded a limit during parsing, `over_limit` is the error. It is raised when the other limits are checked,
+    after the operator's rules on types and shapes.
     """
 
     operator: OperatorName
@@ -105,7 +107,7 @@ class Answer:
     """The response of any operator, independent of the format.
 
     `outputs` are the tensors by name, in order: `output`, the outputs of a gradient, or those of a lookup that does not
-    join them; then `found`, if a request by key asked for it. `dialect` is "" for a lookup, which has none. `data_etag`
+    join them; then `found`, if a request by key includes it. `dialect` is "" for a lookup, which has none. `data_etag`
     and `data_version` describe resident data. `replaced` is the number of components that were out of bounds; None if
     such components are errors. `missing` is the number of keys that the table lacks; None if rows are selected by
     position. `tables` lists the tensor that each feature of a lookup read.

@@ -36,7 +36,7 @@ class Feature:
     With `by_key`, the indices are keys of rows. With `include_last_offset`, the offsets have one more entry, which is
     the number of indices. Entries equal to `padding_index` are skipped. `default_index` is the row for an empty bag.
 
-    `pointer` is the JSON Pointer of the object with its fields other than arrays, such as `/features/3`.
+    `pointer` is the JSON Pointer of the object that holds the feature's fields (except arrays), such as `/features/3`.
     """
 
     tensor: str

@@ -28,8 +28,8 @@ def read_frames(octets: NDArray[np.uint8], wanted: int, starts: NDArray[np.int64
     """Read the frames that fill `octets`, until there are more than `wanted`.
 
     Returns (number of strings, fault, index of the first string that is not UTF-8 or -1). The offsets of the frames are
-    written to `starts` as far as there is room. The fault is WHOLE for none, CUT_LENGTH if the length before the next
-    string ends early, or CUT_TEXT if that string itself does.
+    written to `starts` as far as there is room. The fault is WHOLE if there is none, CUT_LENGTH if the length of the
+    next string is cut short, or CUT_TEXT if the string itself is.
     """
     place = count = 0
     wrong = -1
@@ -125,7 +125,7 @@ def _make_frames(job: Framing) -> tuple[int, int]:
 
 @UntilCompiled
 def text_bounds(octets: NDArray[np.uint8], starts: NDArray[np.int64], bounds: NDArray[np.int64]) -> None:
-    """Write the start and end of the text of each of the n frames at `starts` to `bounds` (int64[2 n]).
+    """For each of the n frames at `starts`, write the start and end of its text to `bounds` (int64[2 n]).
 
     A frame that is not within `octets` gets -1 for both.
     """

@@ -71,7 +71,8 @@ class PackedStrings(Tensor):
     def filled(
         self, where: NDArray[np.bool_], with_: PackedStrings, charge: Callable[[int], None] | None = None
     ) -> PackedStrings:
-        """Return these strings, with the only string of `with_` wherever `where` is true. Octets are copied.
+        """Return these strings, replacing each item where `where` is true with the only string of `with_`. Octets are
+        copied.
 
         `charge` is called with the number of bytes before they are allocated, and may raise. Also raises
         tensor_damaged.
