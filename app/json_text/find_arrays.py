@@ -6,7 +6,7 @@ are cut out, a library reads the rest (`envelope`), and `read_elements` reads th
 it needs and accepts much that is not JSON. The readers of the individual parts reject such text, and `grammar`
 distinguishes invalid JSON from other faults.
 
-This is the plain scanner; the compiled one replaces it once it is ready.
+This is the plain scanner, which is used until the compiled one is ready.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The check determines whether the body is invalid JSON or has another fault. The rules are exactly those of RFC 8259,
 including UTF-8, plus a depth limit. A repeated key in one object is also an error.
 
-`check` is the plain checker. The compiled one replaces it once it is ready. Thanks to the compiled checker, one invalid
+`check` is the plain checker, which is used until the compiled one is ready. Thanks to the compiled checker, one invalid
 element does not force a large array to be converted to Python objects.
 """
 

@@ -1,7 +1,7 @@
 """Reads the elements of a JSON array into packed items.
 
-This is the plain reader: Python's JSON library converts the text to lists, and NumPy converts the lists to items. The
-compiled reader, which returns the same results, replaces it once it is ready.
+This is the plain reader: Python's JSON library converts the text to lists, and NumPy converts the lists to items. It is
+used until the compiled reader, which returns the same results, is ready.
 """
 
 from __future__ import annotations

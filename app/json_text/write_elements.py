@@ -1,6 +1,6 @@
 """Writes the lists in a response that libraries do not write correctly: framed strings and float32.
 
-These are the plain writers; compiled ones replace them once they are ready.
+These are the plain writers, which are used until the compiled ones are ready.
 """
 
 from __future__ import annotations

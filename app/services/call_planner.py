@@ -70,8 +70,8 @@ class CallPlanner:
         """Validate and plan a call, and choose where it runs; calls of the same types, shapes and parameters share a
         plan.
 
-        `further` holds the inputs other than data and indices. May raise any error of the operator that does not depend
-        on the values of the indices.
+        `further` holds the inputs other than data and indices. May raise any operator error that does not depend on the
+        values of the indices.
         """
         indices = call.indices
         key: tuple[object, ...] = (

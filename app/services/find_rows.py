@@ -1,7 +1,7 @@
 """Find the rows of a table by their keys, to convert a request by key to one by position.
 
-A key that the table lacks is replaced by the row that the request specifies for missing keys. If missing keys are to be
-filled, the key is replaced by the position after the last row, and the gather fills its slice.
+A key that is not in the table is replaced by the row that the request specifies for missing keys. If missing keys are
+to be filled, the key is replaced by the position after the last row, and the gather fills its slice.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class KeysToFind(NamedTuple):
 class FoundRows(NamedTuple):
     """The row of each key, and the number of `missing` keys.
 
-    `lacks` says for each key whether the table lacks it. If missing keys are filled, their row is the table's number of
-    rows. `skipped` marks the keys that are padding of bags; it is None if there are none.
+    `lacks` says for each key whether it is missing from the table. If missing keys are filled, their row is the table's
+    number of rows. `skipped` marks the keys that are padding of bags; it is None if there are none.
     """
 
     rows: NDArray[np.int64]

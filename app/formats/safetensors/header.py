@@ -1,8 +1,8 @@
 """Reads and writes the JSON header of a safetensors body: an object with one member per tensor, and `__metadata__`.
 
 The rules are those of the format's own library: `__metadata__` may be null, and members of a tensor other than dtype,
-shape and data_offsets are ignored. Two further rules come from the specification: the header must begin with a brace,
-and keys must not be repeated.
+shape and data_offsets are ignored. Two more rules come from the specification: the header must begin with a brace, and
+keys must not be repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARK: Final = re.compile(rb"(%b)[ \t\n\r]*+:|%b|[{}\[\]]" % (_TEXT, _TEXT), re.
 """A key, another string, or a bracket."""
 _STEPS: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _NARROW: Final = re.compile(r"(?:F[468]|[IU]4)(?:_\w{1,16})?")
-"""Types of at most 8 bits that the format has but this service lacks."""
+"""Types of at most 8 bits that the format has but this service does not support."""
 UNSOUND_HINT: Final = (
     "Write the file with save_file of safetensors, and send all of its bytes, as 'curl -T FILE' and '--data-binary "
     "@FILE' do: '-d' leaves out line ends."

@@ -18,7 +18,7 @@ from app.tensors.lookup_call import LOOKUP
 
 
 def check_writable(dtype: DType, pointer: str) -> None:
-    """Raise unsupported_dtype for complex128 and string, which safetensors lacks."""
+    """Raise unsupported_dtype for complex128 and string, which safetensors does not support."""
     if dtype.safetensors is None:
         raise GatherError(
             "unsupported_dtype",

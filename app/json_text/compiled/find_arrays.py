@@ -116,8 +116,8 @@ def _scan(
 ) -> tuple[bool, int, int]:
     """Find the arrays in members at depth `level` with one of the two keys. Returns (closed, members, count).
 
-    Writes three words for each of the first `most` arrays to `places`: its first byte, its end and its kind. Further
-    arrays are only counted, and are scanned like the rest of the body.
+    Writes three words for each of the first `most` arrays to `places`: its first byte, its end and its kind. Any other
+    arrays are counted but not written to `places`; they are scanned like the rest of the body.
     """
     place = depth = members = count = int64(0)
     while place < end:

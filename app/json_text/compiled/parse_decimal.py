@@ -227,7 +227,7 @@ def _decimal(base: Address, place: int) -> tuple[int, int, int, int, bool]:
 def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
     """Parse an unsigned JSON number. Returns (place after it or -1, digits, power of ten, cut).
 
-    The number is digits * 10**power, with unsigned digits. If `cut` is True, it has further nonzero digits.
+    The number is digits * 10**power, with unsigned digits. If `cut` is True, it has more nonzero digits.
     """
     stop, value, power, digit, cut = _decimal(base, place)
     return stop, value, power, cut or digit != 0

@@ -191,7 +191,7 @@ BASE64: Final = (
 )
 ListNumber = Annotated[int, WithJsonSchema({"type": "array", "items": {}, "description": VALUES})]
 TextNumber = Annotated[int, WithJsonSchema({"type": "string", "description": BASE64})]
-"""Indices of arrays that have been cut out. The position of the index says whether the array was a list or text."""
+"""Indices of arrays that have been cut out: `ListNumber` replaces a list, and `TextNumber` replaces text."""
 
 
 def one_of(values: Iterable[str]) -> Any:
