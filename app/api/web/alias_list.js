@@ -6,7 +6,7 @@ import { byId, make, replaceWithin, sayAt } from "./elements.js";
 import { Problem } from "./service.js";
 
 export class AliasList {
-  /** `onChange` is called when an alias was created, moved or deleted here. */
+  /** `onChange` is called when an alias has been created, moved or deleted here. */
   constructor(onChange) {
     this.onChange = onChange;
     const form = byId("new-alias");

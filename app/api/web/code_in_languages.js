@@ -1,6 +1,6 @@
 /*
  * A JSON request as a program in TypeScript, Java or Go, with this server's address. A program needs only the standard
- * library. It sends the body's text unchanged, so that no number loses digits, and prints the answer. It reads the key
+ * library. It sends the body's text unchanged, so that no number loses digits, and prints the response. It reads the key
  * from the environment.
  */
 

@@ -37,7 +37,7 @@ export class GatherDrawing {
 
   /**
    * Draw a gather or a scatter. Inputs are `{shape, elements, dtype, name}`. Resident data has no elements, and an input
-   * whose text is not a tensor is null. A gather has no `updates`. `output` is `{shape, elements}` once the service has
+   * whose text is not a tensor is null. A gather has no `updates`. `output` is `{shape, elements}` after the service has
    * answered.
    */
   draw({ operator, parameter, batchDims, wraps, outOfBounds, reduction, data, indices, updates, output }) {
@@ -74,7 +74,7 @@ export class GatherDrawing {
         textOf: (flat) => (data.elements ? data.elements[flat] : (known.get(flat) ?? null)),
         tuplesOf: tuplesOf("data"),
         wanted: [...tuplesAt.data.keys()].filter((source) => !Number.isNaN(source)),
-        isSparse: !data.elements, // of a resident tensor, only elements in answers are known
+        isSparse: !data.elements, // of a resident tensor, only elements in responses are known
       });
     }
     if (updates) {

@@ -21,7 +21,7 @@ export class ImportForm {
     byId("import-cancel").addEventListener("click", () => this.cancel?.());
   }
 
-  /** Name the tensor after the file, unless the user has entered a name. */
+  /** Name the tensor after the file unless the user has entered a name. */
   #name() {
     const name = byId("import-name");
     const [, stem] = /([^/]*?)(?:\.[^./]*)?$/.exec(byId("import-url").value.trim().replace(/[?#].*$/, ""));

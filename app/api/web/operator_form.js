@@ -1,5 +1,5 @@
-/* A form for an operator without a drawing. It shows the request as curl, the answer as tables, and an error at the field
- * that caused it. Subclasses define the controls and the parts of the request to which they belong. */
+/* A form for an operator without a drawing. It shows the request as curl, the response as tables, and an error at the
+ * field that caused it. Subclasses define the controls and the parts of the request to which they belong. */
 
 import { curlText } from "./code_examples.js";
 import { byId, isShown, make, problemParagraphs } from "./elements.js";
@@ -10,7 +10,7 @@ import { selectPlace, typingProblem } from "./typed_json.js";
 
 /** Maximum bytes of an output that is requested and shown. */
 const MOST_BYTES = 1 << 20;
-/** Maximum bytes of a JSON answer that are fetched; the only limit for strings, since explanations lack their size. */
+/** Maximum bytes of a JSON response to fetch. Strings have no other limit, because explanations omit their size. */
 export const MOST_JSON = 16 * MOST_BYTES;
 const EMPTY = "Run it to see its outputs.";
 
@@ -31,7 +31,7 @@ export class OperatorForm {
     this.form.addEventListener("input", () => this.refresh());
   }
 
-  /** Handle a change of the form: clear the answer of an earlier request, and update the code. */
+  /** Handle a change of the form: clear the response to an earlier request, and update the code. */
   refresh() {
     this.asked = null;
     this.arrange();
@@ -41,13 +41,13 @@ export class OperatorForm {
     byId(`${this.name}-answer`).textContent = "Run it to see its answer.";
   }
 
-  /** Handle a change of the offered options. The answer stays if the request is the same. */
+  /** Handle a change of the offered options. The response stays if the request is the same. */
   refreshIfChanged() {
     this.arrange();
     if (curlText(this.path(), this.body()) !== byId(`${this.name}-curl`).textContent) this.refresh();
   }
 
-  /** Send the form's request, and show the answer or the error. */
+  /** Send the form's request, and show the response or the error. */
   async run() {
     const asked = (this.asked = {});
     const [path, body] = [this.path(), this.body()];
@@ -124,10 +124,10 @@ export class OperatorForm {
   }
 }
 
-/** Return a control's text on one line, unchecked: the service reports errors in it. */
+/** Return a control's text on one line. It is not checked here, because the service reports errors in it. */
 export const typed = (control) => control.value.trim().replace(/\s*\n\s*/g, " ");
 
-/** Return a tensor of a request with the values of a control. */
+/** Return a request's tensor with the values of a control. */
 export const tensorText = (dtype, control) => `{"dtype": "${dtype}", "values": ${typed(control)}}`;
 
 /**
@@ -144,7 +144,7 @@ export function withChosen(tensors, before, chosen) {
 export const tensorOptions = (residents) => [...residents].map(([name, { dtype, shape }]) =>
   make("option", { value: name }, `${name}: ${dtype} ${shapeText(shape)}`));
 
-/** Make `names` the options of a select. The chosen option stays chosen if it is among them. */
+/** Make `names` the options of a select. The chosen option stays chosen if it is one of them. */
 export function offer(select, names) {
   const before = select.value;
   select.replaceChildren(...names.map((name) => make("option", {}, name)));

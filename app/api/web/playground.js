@@ -1,4 +1,4 @@
-/* The playground: a form for a gather or a scatter, the service's answer, and a drawing of both. */
+/* The playground: a form for a gather or a scatter, the service's response, and a drawing of both. */
 
 import { Snippets } from "./snippets.js";
 import { byId, make, problemParagraphs } from "./elements.js";
@@ -14,7 +14,7 @@ const MOST_BYTES = 1 << 20;
 const INLINE = "";
 
 export class Playground {
-  /** `operators` are the service's; `onRun` is called with a gather's explanation and its answer's Server-Timing. */
+  /** `operators` are the service's operators; `onRun` is called with a gather's explanation and its response's Server-Timing. */
   constructor(operators, dtypes, onRun) {
     this.operators = operators;
     this.onRun = onRun;
@@ -54,7 +54,7 @@ export class Playground {
     else this.#writeCode();
   }
 
-  /** Update the code after a key was entered; it then shows where to put the key. */
+  /** Update the code after a key has been entered; the code then shows where to put the key. */
   refreshIfChanged() {
     this.#writeCode();
   }
@@ -122,7 +122,7 @@ export class Playground {
     byId("answer-code").textContent = "Run it to see its answer.";
   }
 
-  /** Send the form's request, and draw the answer or the error. */
+  /** Send the form's request, and draw the response or the error. */
   async run() {
     const asked = (this.asked = {});
     const isCurrent = () => this.asked === asked;
@@ -351,7 +351,7 @@ export class Playground {
   }
 }
 
-/** Return the control to which a JSON pointer of an error belongs. */
+/** Return the control that an error's JSON pointer refers to. */
 function controlOf(pointer) {
   const exact = { "/dialect": "dialect", "/batch_dims": "parameter", "/axis": "parameter", "/data/tensor": "data-source",
     "/out_of_bounds": "out-of-bounds", "/fill_value": "fill-value", "/reduction": "reduction",
@@ -362,7 +362,7 @@ function controlOf(pointer) {
   return id ? byId(id) : null;
 }
 
-/** Return the kernel's microseconds from the field Server-Timing. */
+/** Return the kernel's microseconds from the Server-Timing field. */
 function kernelMicroseconds(field) {
   const match = /kernel;dur=([0-9.]+)/.exec(field);
   return match ? Number((Number(match[1]) * 1000).toPrecision(3)) : null;

@@ -28,7 +28,7 @@ export async function watchReadiness() {
   }
 }
 
-/** Show the form once a key is needed. `onKey` is called when a key was entered. */
+/** Show the form once a key is needed. `onKey` is called when a key has been entered. */
 export function askForKeys(onKey) {
   const form = byId("key-form");
   const input = byId("key");

@@ -3,7 +3,7 @@
 /** The API key, once entered. It is kept only in this variable: not in storage, not in a URL. */
 let key = "";
 
-/** Called when a request was refused because it had no valid key. */
+/** Called when a request has been refused because it had no valid key. */
 let askForKey = () => {};
 
 export const useKey = (entered) => { key = entered; };
@@ -27,7 +27,7 @@ export class Problem extends Error {
   }
 }
 
-/** Return the error of an answer to a request with `sentKey`. Another key may have been entered since. */
+/** Return the error in the response to a request with `sentKey`. Another key may have been entered since. */
 function problemOf(status, text, sentKey) {
   let body;
   try {
@@ -43,7 +43,7 @@ function problemOf(status, text, sentKey) {
 const unreachable = () =>
   new Problem(0, { title: "No answer", detail: `no answer from ${address()}: is the service running?` });
 
-/** Return the result of `read` for an answer's body. Throws Problem if the body is incomplete. */
+/** Return the result of `read` for a response's body. Throws Problem if the body is incomplete. */
 async function bodyOf(response, read) {
   try {
     return await read(response);
@@ -52,17 +52,17 @@ async function bodyOf(response, read) {
   }
 }
 
-/** Return an answer's body as text. Throws Problem if it is incomplete. */
+/** Return a response's body as text. Throws Problem if it is incomplete. */
 export const textOf = (response) => bodyOf(response, () => response.text());
 
-/** Return an answer's body as a Blob. Throws Problem if it is incomplete. */
+/** Return a response's body as a Blob. Throws Problem if it is incomplete. */
 export const blobOf = (response) => bodyOf(response, () => response.blob());
 
-/** Return the error for an answer that is not the service's, such as a proxy's sign-in page. */
+/** Return the error for a response that is not the service's, such as a proxy's sign-in page. */
 export const foreign = () =>
   new Problem(0, { title: "Not an answer of the service", detail: `the answer from ${address()} is not the service's` });
 
-/** Return the size of an answer's body if it exceeds `limit`, and do not fetch it; else null. */
+/** If a response's body exceeds `limit`, return its size and do not fetch it; else return null. */
 export function sizeAbove(response, limit) {
   const size = Number(response.headers.get("Content-Length"));
   if (size <= limit) return null;
@@ -79,10 +79,10 @@ export function parsed(text, parse = JSON.parse) {
   }
 }
 
-/** Return an answer's JSON. Throws Problem if it is incomplete or not JSON. */
+/** Return a response's JSON. Throws Problem if it is incomplete or not JSON. */
 export const jsonOf = async (response) => parsed(await textOf(response));
 
-/** Send a request and return its answer. Throws Problem for errors. */
+/** Send a request and return its response. Throws Problem for errors. */
 export async function ask(path, options = {}) {
   const sentKey = key;
   const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
@@ -101,13 +101,13 @@ export async function ask(path, options = {}) {
 export const postJson = (path, body) =>
   ask(path, { method: "POST", body, headers: { "Content-Type": "application/json" } });
 
-/** Put a JSON text, with further header fields. */
+/** Put a JSON text, with additional header fields. */
 export const putJson = (path, body, headers = {}) =>
   ask(path, { method: "PUT", body, headers: { "Content-Type": "application/json", ...headers } });
 
 /**
  * Upload a file as the body of a PUT. `onProgress` is called with the bytes sent and the total. Returns a promise of the
- * answer's JSON, and `cancel`.
+ * response's JSON, and `cancel`.
  */
 export function upload(path, file, contentType, onProgress) {
   const request = new XMLHttpRequest(); // fetch does not report an upload's progress
@@ -134,7 +134,7 @@ export function upload(path, file, contentType, onProgress) {
   return { done, cancel: () => request.abort() };
 }
 
-/** Return at most `limit` bytes of an answer's body, and do not fetch the rest. Throws Problem if it is incomplete. */
+/** Return at most `limit` bytes of a response's body, and do not fetch the rest. Throws Problem if it is incomplete. */
 export const firstBytes = (response, limit) => bodyOf(response, async () => {
   const reader = response.body.getReader();
   const pieces = [];

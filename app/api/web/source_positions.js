@@ -26,7 +26,7 @@ export const tupleDepth = (operator, indicesShape) => (operator.endsWith("nd") ?
  * Return the output's shape and its links. A link goes from an element of data or updates (`part` and `place`) to an
  * element of the output, through a `tuple`, which is null if a scatter leaves the element unchanged. `place` is NaN if an
  * index is out of bounds: then the request is an error, or the element is filled. `batchDims` are those beside an axis.
- * `wraps` tells whether the dialect counts negative indices from the end; `outOfBounds` is the request's rule for other
+ * `wraps` says whether the dialect counts negative indices from the end. `outOfBounds` is the request's rule for other
  * indices out of bounds. At most `limit` elements are traced. Returns null if shapes and parameters do not match; the
  * service then reports the broken rule.
  */
@@ -66,7 +66,7 @@ function build(shape, limit, locate) {
   return { shape, links };
 }
 
-/** Trace a scatter from each update's output position and tuple. Without a reduction, the last update wins. */
+/** Trace a scatter by each update's output position and tuple. Without a reduction, the last update wins. */
 function scattered(shape, targets, reduction, limit) {
   const written = new Map();
   targets.forEach(([output, tuple], update) => {

@@ -39,7 +39,7 @@ export function actionButtons(reference, what, onDeleted) {
   ];
 }
 
-/** Save a content as an npy file, or as raw items if npy lacks the type; the file's name then has type and shape. */
+/** Save a tensor as an npy file or, if npy lacks the type, as raw items with type and shape in the file's name. */
 async function download(reference) {
   sayAt(SAID, `Downloading ${reference}…`);
   const response = await ask(`${pathOf(reference)}/content`, { headers: { Accept: `${NPY}, application/octet-stream;q=0.5` } });

@@ -30,7 +30,7 @@ export class TensorGrid {
 
   /**
    * Draw `shape`. `textOf(flat)` returns an element's text, or null if unknown. `tuplesOf(flat)` returns its tuples, which
-   * set its colors. If there are too many elements, only the flat positions `wanted` are drawn and, unless `isSparse`, the
+   * set its colors. If there are too many elements, only the `wanted` flat positions are drawn and, unless `isSparse`, the
    * first ones.
    */
   draw({ name, shape, textOf, tuplesOf, wanted = [], isSparse = false }) {

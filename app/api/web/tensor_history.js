@@ -20,7 +20,7 @@ export class TensorHistory {
     this.said = make("div", { role: "status" });
   }
 
-  /** Reload and draw versions and aliases. */
+  /** Reload and draw the versions and aliases. */
   async refresh() {
     const asked = (this.asked = {});
     this.host.setAttribute("aria-busy", "true");

@@ -83,7 +83,7 @@ export class KeyChanges {
     return `${count(removed, "row")} removed${lacked}; ${this.name} has ${count(rows, "row")}.`;
   }
 
-  /** Return a tensor of a request. Its text is sent as typed, because int64 exceeds JavaScript's numbers. */
+  /** Return a request's tensor. Its text is sent as typed, because int64 exceeds JavaScript's numbers. */
   #tensor(dtype, values) {
     return `{"dtype": ${JSON.stringify(dtype)}, "values": ${values}}`;
   }

@@ -1,4 +1,4 @@
-/* A search field below a table with keys: shows the row of a key, or that the table lacks the key. */
+/* A search field below a table with keys: shows the row of a key, or that the table does not have the key. */
 
 import { make, problemParagraphs } from "./elements.js";
 import { ask, parsed, Problem, textOf } from "./service.js";
@@ -21,7 +21,7 @@ export class KeySearch {
     host.append(make("div", { className: "steps" }, form), this.found);
   }
 
-  /** Set the type of the keys to `dtype`, and clear the result from an older content. */
+  /** Set the type of the keys to `dtype`, and clear the result for an older version. */
   update(dtype) {
     this.asked = {};
     this.kind.textContent = `keys are ${dtype}`;

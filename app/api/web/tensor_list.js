@@ -15,7 +15,7 @@ const PAGE = 100;
 export class TensorList {
   /**
    * `onList` is called with the tensors, `onUse` with reference, type and shape of a tensor to use in the playground, and
-   * `onAliases` when an alias was created or moved.
+   * `onAliases` when an alias has been created or moved.
    */
   constructor({ onList, onUse, onAliases }) {
     this.onList = onList;

@@ -1,4 +1,4 @@
-/* The row ranges of a version in a cluster, with their shards and which of those are in sync. */
+/* The row ranges of a version in a cluster, with their shards, and which of the shards are in sync. */
 
 import { make } from "./elements.js";
 

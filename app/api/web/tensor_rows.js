@@ -32,7 +32,7 @@ export class TensorRows {
       const rows = shape.length ? `?rows=${first}:${last}` : "";
       const path = `tensors/${encodeURIComponent(name)}/content${rows}`;
       const response = await ask(path, { headers: { Accept: "application/octet-stream" } });
-      // Use the answer's own header, because the tensor may have been replaced since it was listed.
+      // Use the header of this response, because the tensor may have been replaced since it was listed.
       const [dtype, sizes] = ["Dtype", "Shape"].map((field) => response.headers.get(`X-Gathernd-${field}`));
       if (dtype === null) throw foreign();
       items = product(sizes.split(",").slice(1).map(Number));

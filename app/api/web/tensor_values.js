@@ -1,4 +1,4 @@
-/* Values of tensors as text, parsed from JSON without losing digits, or from the raw bytes of a content. */
+/* Values of tensors as text, parsed from a tensor's raw bytes or, without losing digits, from JSON. */
 
 import { ELEMENT_TYPES } from "./element_types.js";
 
@@ -32,7 +32,7 @@ export function flatten(values, isComplex = false) {
   return walk(values, 0) ? { shape, elements } : null;
 }
 
-/** Return the elements of an answer's flat `values` as text. */
+/** Return the elements of a response's flat `values` as text. */
 export function elementsOf({ values }, isComplex) {
   return values.map((value) => (isComplex ? complexText(value[0], value[1]) : elementText(value)));
 }
@@ -69,7 +69,7 @@ const float32 = (view, at) => shortest(view.getFloat32(at, true), Math.fround, 9
 const float64 = (view, at) => numberText(view.getFloat64(at, true));
 const brief = (value) => numberText(Number.isFinite(value) && value ? Number(value.toPrecision(5)) : value);
 
-/** Bytes per element, and a function that reads an element. `readerOf` makes those of narrow floats. */
+/** Bytes per element, and a function that reads an element. `readerOf` makes the functions for narrow floats. */
 const READERS = {
   bool: [1, (view, at) => String(view.getUint8(at) === 1)],
   int8: [1, (view, at) => String(view.getInt8(at))],

@@ -1,5 +1,5 @@
 /* Checks JSON that is typed into a form before it is sent. The error names the field and the place in it; the service
- * would only know the place in the body. */
+ * would know only the place in the body. */
 
 import { isShown } from "./elements.js";
 import { Problem } from "./service.js";

@@ -1,10 +1,10 @@
-/* The views of the page, one of which is shown. A view's address is `#` and its name, so that links and the browser's back
- * button work. */
+/* The views of the page. One of them is shown at a time. A view's address is `#` and its name, so that links and the
+ * browser's back button work. */
 
 const sections = [...document.querySelectorAll("[data-view]")];
 const links = [...document.querySelectorAll("nav a")];
 
-/** Return the view in the address, or null if the address names no view, such as the skip link's. */
+/** Return the view in the address, or null if the address is not that of a view, as with the skip link. */
 const named = () => sections.find(({ dataset }) => `#${dataset.view}` === location.hash) ?? (location.hash ? null : sections[0]);
 
 const shown = () => sections.find((section) => !section.hidden);

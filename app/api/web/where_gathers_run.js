@@ -19,7 +19,7 @@ const sizeText = ({ items, bytes }) =>
 const timeText = (microseconds) =>
   microseconds >= 1000 ? `${(microseconds / 1000).toPrecision(3)} ms` : `${Number(microseconds.toPrecision(3))} µs`;
 
-/** Show a gather's size, the threshold of each route, the chosen route, and the stages from Server-Timing. */
+/** Show a gather's size, each route's threshold, the chosen route, and the stages from Server-Timing. */
 export function showLastGather({ routes, choice, size, output_bytes: bytes, plan }, timing) {
   const rows = routes.map(({ route, reason, threshold }) => {
     const why = threshold ? `${reason}: ${sizeText(threshold)}` : reason;
