@@ -39,13 +39,13 @@ class CatalogueClient:
         self._lock = Lock()
         self._answers = True
         self._lost = ""
-        """Set once etcd has gone back to an older revision. Everything known about the catalogue is then invalid."""
+        """Set when etcd has gone back to an older revision. Everything known about the catalogue is then invalid."""
 
     def refresh(self) -> Catalogue:
-        """Read a catalogue that is at least as new as this call.
+        """Read the catalogue as of this call or later.
 
-        Raises OSError. Once etcd has gone back to an older revision, because it was restored or replaced, every call
-        raises OSError.
+        Raises OSError. If etcd has gone back to an older revision because it was restored or replaced, this call and
+        all later ones raise OSError.
         """
         known = self.catalogue
         revision, written = self.database.read(known)
@@ -59,8 +59,8 @@ class CatalogueClient:
         """Commit the change computed by `transition`, and return a catalogue that includes it.
 
         Nothing is written if `transition` returns None or an empty change. `transition` may be called several times.
-        Raises the errors of `transition`, GatherError limit_exceeded if the change is too large for one transaction,
-        and GatherError shard_unavailable if etcd does not respond; in that case, the change may have been made.
+        Raises the errors of `transition`, limit_exceeded if the change is too large for one transaction, and
+        shard_unavailable if etcd does not respond; in that case, the change may have been made.
         """
         end = time.monotonic() + ANSWER_S
         while time.monotonic() < end:

@@ -220,7 +220,7 @@ class Database:
         return self._lease
 
     def hold_lease(self) -> Lease:
-        """Return the lease, which a thread renews. If there is none or it was lost, acquire a new one."""
+        """Return the lease, acquiring a new one if there is none or it was lost. A thread renews it."""
         with self._lease_lock:
             if self._lease is not None and self._lease.is_held:
                 return self._lease
@@ -269,7 +269,7 @@ class Database:
     def _range_of_prefix(self, beginning: str) -> dict[str, str]:
         """Return the range of keys with this prefix in etcd's form.
 
-        It ends before the next string of the same length.
+        The range ends before the next string of the same length.
         """
         first = (self.prefix + beginning).encode()
         until = first[:-1] + bytes([first[-1] + 1])

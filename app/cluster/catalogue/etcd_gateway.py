@@ -107,7 +107,7 @@ def _document(text: str | bytes) -> dict[str, Any]:
 def _is_etcd_response(found: Mapping[str, Any]) -> bool:
     """Return whether an object is a response from etcd.
 
-    Each has a header; in a stream, the header is inside `result`.
+    Every response has a header; in a stream, the header is inside `result`.
     """
     result = found.get("result", found)
     return isinstance(result, dict) and isinstance(result.get("header"), dict)

@@ -1,11 +1,11 @@
-"""Bind each Idempotency-Key of a cluster to a content, as one etcd key outside the catalogue.
+"""Bind each Idempotency-Key of a cluster to a content ID, as one etcd key outside the catalogue.
 
 A router binds the key of a scatter before it contacts a range. Any later attempt to bind the same key, from any router,
-returns the first binding. So a retry goes to the same content even if the name refers to another content by then.
+returns the first binding. So a retry goes to the same version even if the name refers to another version by then.
 
 Concurrent bindings share a transaction. Bindings live for 24 hours: all bindings that a process makes within an hour
 are under one lease, which etcd lets expire. A transaction with an unknown outcome can be repeated safely, because the
-repeated one finds the bindings of the first.
+second attempt finds the bindings of the first.
 """
 
 from __future__ import annotations
@@ -38,15 +38,13 @@ _USE_S: Final = 3600
 """Seconds during which new bindings use the same lease."""
 _SPARE_S: Final = 300
 _SHARE: Final = 64
-"""A process counts all bindings again after it has made this fraction (1/64) of the bindings that are still
-possible.
-"""
+"""A process recounts all bindings after it has made 1/64 of the bindings that were still possible at the last count."""
 _PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The content that a key is bound to, and the digest of the request that bound it."""
+    """The content ID that a key is bound to, and the digest of the request that bound it."""
 
     content_id: str
     digest: str
@@ -80,9 +78,9 @@ class KeyBindings:
         """Number of bindings to make before counting again."""
 
     def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
-        """Bind the key of a request for the name `scope` to a content, unless it is already bound.
+        """Bind a request's key to a content ID, unless it is already bound, and return its binding. Blocks.
 
-        Return its binding. Blocks.
+        `scope` is the name that the request refers to.
 
         Raises insufficient_storage, or shard_unavailable if etcd does not respond; in that case, the key may have been
         bound.
@@ -180,7 +178,7 @@ class KeyBindings:
     # Capacity
 
     def _limit_to_room(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
-        """Return the keys that are already bound, and as many of the others as the capacity allows."""
+        """Return the keys that are already bound, plus others up to the capacity."""
         if self._until_count < len(wanted):
             self._left = self._maximum - self._count()
             self._until_count = self._left // _SHARE

@@ -30,7 +30,7 @@ class Listed:
 
 
 def listed_segments(catalogue: Catalogue, content_id: str = "") -> Iterator[Listed]:
-    """Yield every segment of every kept version, or only those of one content."""
+    """Yield every segment of every kept version, or only the segments with one content ID."""
     for name, table in catalogue.tables.items():
         replicas = replicas_of(catalogue, table)
         for version in table.versions:

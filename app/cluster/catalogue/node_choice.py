@@ -14,10 +14,12 @@ NO_ZONES: Mapping[str, str] = {}
 def choose_nodes(
     free: Mapping[str, int], size: int, count: int, zones: Mapping[str, str] = NO_ZONES, beside: Collection[str] = ()
 ) -> list[str]:
-    """Choose up to `count` shards with room for `size` bytes, in addition to those in `beside`, which have the segment.
+    """Choose up to `count` shards with room for `size` bytes.
 
-    `free` holds the free bytes of each shard, and `zones` holds its zone. Zones with the fewest replicas are preferred,
-    then shards with the most room.
+    The shards in `beside` already have the segment and are not chosen again.
+
+    `free` holds the free bytes of each shard, and `zones` holds each shard's zone. Zones with the fewest replicas are
+    preferred, then shards with the most room.
     """
     fitting = [node for node, room in free.items() if room >= size and node not in beside]
     chosen: list[str] = []
@@ -53,10 +55,10 @@ def choose_move(
 ) -> tuple[str, int, str] | None:
     """Choose a move that balances the shards: (from shard, index of its segment, to shard), or None.
 
-    `used` holds the bytes on each shard that may give and receive segments. `on_node` lists the segments of each shard,
-    each as its size and its shards. A segment moves only if its old shard still holds at least as much as the new one
-    afterwards, so that the segment never moves back. It never moves if the move would put more of its replicas into the
-    same zone.
+    `used` holds the bytes on each shard that may give and receive segments. `on_node` lists the segments of each shard;
+    each segment is given as its size and its shards. A segment moves only if its old shard still holds at least as much
+    as its new shard afterwards, so that the segment never moves back. A segment also never moves if more of its
+    replicas would then share a zone.
     """
     for source in sorted(used, key=lambda node: (-used[node], node)):
         for target in sorted(used, key=lambda node: (used[node], node)):
@@ -75,9 +77,7 @@ def choose_move(
 def choose_spread(
     nodes: Sequence[str], free: Mapping[str, int], size: int, zones: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """Choose (from shard, to shard) to move a replica that shares a zone to a zone without a replica, or return
-    None.
-    """
+    """Choose a move from a shared zone to a zone without a replica: (from shard, to shard), or None."""
     crowded = count_zone_overlaps(nodes, zones)
     for node in reversed(nodes) if crowded else ():
         for new in choose_nodes(free, size, 1, zones, nodes):

@@ -8,8 +8,8 @@ change raises it. The following rules hold:
   and no other shard may, whatever else is lost.
 - A replica leaves when the primary cannot reach it or when the replica has lost its rows. It joins when the primary has
   sent it everything. A shard counts as in sync only if the segment is listed on it.
-- A lost primary stays in sync until its successor fails to reach it. The successor may have lost its rows without
-  anyone knowing yet; if so, the range goes back to the earlier primary.
+- A lost primary remains in the in-sync set until its successor fails to reach it. The successor may have lost its rows
+  without anyone knowing yet; if so, the range goes back to the earlier primary.
 - A content ID is used only once, so a range that was closed with its version never opens again.
 
 A change contains at most AT_ONCE records. Call the transitions for many ranges repeatedly until they return None, as
@@ -46,8 +46,8 @@ def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
 
     The running shards of a segment count as in sync if they have the uploaded rows. One of them is proposed as the
     primary, at epoch PROPOSED. It begins, and raises the epoch, once it has found its rows. Nothing is acknowledged
-    before that, so any of the segment's shards that has its rows may join (`join_unled_range`) and be proposed instead.
-    The change depends on the table's record, so that no segment moves meanwhile. Raises tensor_not_found.
+    before that, so any other shard of the segment that has the rows may join (`join_unled_range`) and be proposed
+    instead. The change depends on the table's record, so that no segment moves meanwhile. Raises tensor_not_found.
     """
     own = catalogue.record_of(name)
     version = own.version(number)
@@ -65,7 +65,7 @@ def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
 def leave_in_sync(catalogue: Catalogue, tensor: str, epoch: int, gone: frozenset[str]) -> Change | None:
     """Remove replicas that the primary cannot reach from the in-sync set. Called for the primary at `epoch`.
 
-    Returns None if they have already left through any other change; the record shows the current primary. Raises
+    Returns None if another change has already removed them; the record then shows the current primary. Raises
     precondition_failed if the range is closed or at a different epoch, or if the primary itself is in `gone`.
     """
     record = catalogue.ranges.get(tensor)
@@ -114,7 +114,7 @@ def raise_epoch(catalogue: Catalogue, tensor: str, node: str, epoch: int) -> Cha
     """Raise the epoch of a range to at least `epoch`, the epoch that its primary `node` has recorded for itself.
 
     A primary raises its own epoch before it lets a replica join. If the replica then fails to join, the record must
-    follow. Returns None if the record's epoch is already as high, or if another shard is the primary.
+    catch up. Returns None if the record's epoch is already as high, or if another shard is the primary.
     """
     record = catalogue.ranges.get(tensor)
     if record is None or record.primary != node or record.epoch >= epoch:
@@ -125,7 +125,7 @@ def raise_epoch(catalogue: Catalogue, tensor: str, node: str, epoch: int) -> Cha
 def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
     """Remove a replica that has lost its rows from the in-sync set. If it was the primary, another replica replaces it.
 
-    If no other replica is in sync, nothing changes and the range waits, because a replica that lacks acknowledged
+    If no other replica is in sync, nothing changes and the range waits, because a replica without all acknowledged
     scatters must not become the primary. Before a primary has begun, a shard that has its rows can end the wait with
     `join_unled_range`.
     """
@@ -139,7 +139,7 @@ def fail_over(catalogue: Catalogue, gone: Collection[str] = NOBODY) -> Change | 
     """Assign a new primary, a running in-sync replica, to each range whose primary is lost.
 
     Lost shards stay in the in-sync set; the new primary removes those it cannot reach. A range without a running
-    in-sync replica waits for one. `gone` lists shards that count as lost before their lease ends.
+    in-sync replica waits for one. `gone` lists shards that count as lost although their leases have not ended.
     """
     moved = (
         (one.tensor, _with_in_sync(catalogue, record, running, listed))

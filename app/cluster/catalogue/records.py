@@ -11,9 +11,9 @@
     reconciler        the leading reconciler, see `reconciler`
     forgotten         the highest version number of tables whose records were removed
 
-A new random content ID is drawn for each upload and is used only once. A content that is in neither `uploads` nor
-`tables` is never published later. So a process that first finds a content's files, and then finds the content in
-neither, may drop the files.
+Each upload gets a new random content ID, which is never reused. If an ID is in neither `uploads` nor `tables`, its
+version will never be published. So a process that finds files with a content ID, and afterwards does not find that ID
+in `uploads` or `tables`, may drop the files.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows `start` to `stop` - 1 of one content, complete on each of `nodes`.
+    """Rows `start` to `stop` - 1 of one version, complete on each of `nodes`.
 
-    `size` is in bytes, and `sha256` is a digest. In a table with keys, these are the `rows` rows whose keys have hashes
-    from `start` to `stop` - 1; `size` then includes the keys, and the digest is computed by `shard_map.digest_of`.
-    Before the rows are written, the digest is "", and `nodes` are the shards that will receive the rows.
+    `size` is in bytes, and `sha256` is a digest. In a table with keys, the segment is the `rows` rows whose keys have
+    hashes from `start` to `stop` - 1; `size` then includes the keys, and the digest is computed by
+    `shard_map.digest_of`. Before the rows are written, the digest is "", and `nodes` are the shards that will receive
+    the rows.
     """
 
     start: int
@@ -126,7 +127,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A shard, which is reached at `address` (host:port) and may hold `capacity` bytes of rows.
+    """A shard at `address` (host:port) that may hold `capacity` bytes of rows.
 
     `zone` is its failure domain, or "" if unknown. `release` is the version of the service that it runs.
     """
@@ -168,7 +169,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The highest version number of any table whose record was removed. A new table's numbers begin after it."""
+    """The highest version number of any table whose record was removed. A new table's version numbers follow it."""
 
     last_number: int = 0
 
@@ -279,8 +280,8 @@ _NOTHING: Final = Catalogue()
 def apply_writes(catalogue: Catalogue, revision: int, written: Mapping[str, tuple[bytes, int] | None]) -> Catalogue:
     """Return the catalogue at `revision`, including the records written since `catalogue`.
 
-    `written` holds each record and its revision by key, or None if the key was removed. Raises OSError for an
-    unreadable record, because omitting the record would mean that it does not exist.
+    `written` holds each record and its revision by key, or None if the key was removed. Raises OSError if a record is
+    unreadable, because leaving it out would mean that it does not exist.
     """
     revisions = dict(catalogue.revisions)
     changed: dict[str, Any] = {}

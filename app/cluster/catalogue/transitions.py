@@ -49,10 +49,10 @@ def begin_upload(
 ) -> Change | None:
     """Place the segments of a new version on shards.
 
-    The record is under a lease, and protects the written rows from being dropped. `parts` are the segments before
-    shards are assigned. `replicas` is the number that the upload requests; if it is None, the table's number or else
-    the options' number applies. The change depends on the table's record, so that a duplicate request that arrives
-    after publication does not restore the upload's record.
+    The upload's record is under a lease, and protects the written rows from being dropped. `parts` are the segments
+    before shards are assigned. `replicas` is the number of replicas that the upload requests. If it is None, the
+    table's number applies or, if the table has none, the number in the options. The change depends on the table's
+    record, so that a duplicate request that arrives after publication does not restore the upload's record.
     """
     if content_id in catalogue.uploads:
         return None

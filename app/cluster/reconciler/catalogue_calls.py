@@ -35,7 +35,7 @@ class CatalogueCalls:
         return self._client.catalogue
 
     async def refresh(self) -> Catalogue:
-        """Return a catalogue that is at least as new as this call. Raises OSError."""
+        """Return the catalogue as of this call or later. Raises OSError."""
         return await asyncio.to_thread(self._client.refresh)
 
     async def transact(self, transition: Transition) -> None:

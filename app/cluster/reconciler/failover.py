@@ -47,7 +47,7 @@ class Failover:
         self._is_leader = is_leader
         self._wake = asyncio.Event()
         self._refused_since: dict[str, float] = {}
-        """The time since which each shard has refused every connection."""
+        """When each shard began to refuse every connection."""
         self._gone: frozenset[str] = frozenset()
         self.count = 0
         """Number of times that a range was given a new primary."""

@@ -1,4 +1,4 @@
-"""Moves. A move consists of a segment in the catalogue, the parts that will replace it, and the copies needed first.
+"""Moves. A move consists of a segment in the catalogue, the parts that will replace it, and the copies to make first.
 
 A move transfers a replica to another shard, adds or removes a replica, or splits a segment in two. A move of an open
 range has no copies: the catalogue lists a shard before that shard has the rows, and the shard does not count as a
@@ -28,7 +28,7 @@ few replicas; there are too many replicas; two replicas are in one zone; it is t
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A part of which `node` must hold a complete copy before the catalogue lists the part there."""
+    """A part that must be complete on `node` before the catalogue lists it there."""
 
     node: str
     part: Segment

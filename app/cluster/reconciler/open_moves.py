@@ -19,11 +19,13 @@ from app.cluster.reconciler.moves import Move, add_replica, remove_replica
 
 JOIN_S: Final = 120.0
 SLOWEST: Final = 5 << 20
-"""Bytes per second. A shard may take JOIN_S seconds to join, plus the time that the range's size takes at this rate."""
+"""Lowest rate of a join, in bytes per second. A shard may take JOIN_S seconds, plus the time to copy the range at this
+rate.
+"""
 
 
 class Joining:
-    """The times since which running shards have been listed but out of sync, with a primary to copy from."""
+    """For how long running shards have been listed but out of sync, with a primary to copy from."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, str], float] = {}
@@ -91,7 +93,7 @@ def copies_under_way(view: ClusterView, joining: Joining, now: float) -> int:
 
 
 def lost_rows(view: ClusterView) -> dict[str, str]:
-    """Return, for each open range, a shard listed as in sync that has lost its rows.
+    """Return, for each open range, a shard that is listed as in sync but has lost its rows.
 
     A loss counts only if the shard's list of segments is newer than the range's record.
     """

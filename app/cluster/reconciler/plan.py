@@ -1,9 +1,9 @@
 """Decide what a reconciler orders shards to do, based on the catalogue and the segments they hold. Does no I/O.
 
-A `Planner` is the memory of one reconciler: the moves it has begun, and the times since which segments have been
-unwanted. `plan` is called once per round with the results of that round's lists. It returns the pulls that should be
-running, the drops to request, and the moves to flip. Three rules protect what the catalogue lists;
-docs/cluster-protocol.md shows why they suffice:
+A `Planner` is the memory of one reconciler: the moves it has begun, and when each unwanted segment became unwanted.
+`plan` is called once per round with the results of that round's lists. It returns the pulls that should be running, the
+drops to request, and the moves to flip. Three rules protect what the catalogue lists; docs/cluster-protocol.md shows
+why they suffice:
 
 - A list counts if it was requested with this reconciler's fencing token and after every earlier drop had received its
   response. A drop without a response is followed by a new fencing token. The catalogue is read after the lists.
@@ -264,7 +264,7 @@ def _reserve_room(free: dict[str, int], move: Move) -> int:
 
 
 def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
-    """Return whether a running move still has its reason, and whether its shards may still receive their copies."""
+    """Return whether the reason for a running move still holds and its shards may still receive their copies."""
     if now_listed.segment != move.of.segment or now_listed.opened is not None:
         return False  # moves of open ranges are chosen anew in each round
     if move.reason == "restore":
@@ -285,8 +285,8 @@ def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
 def _pull(move: Move, copy: Copy, further: Collection[str], view: ClusterView) -> Pull:
     """Return the order for a copy.
 
-    The sources are, in this order, the shards that have the segment complete, its other shards, the `further` shards,
-    and the origin.
+    The sources, in order, are the shards that have the complete segment, the segment's other shards, the `further`
+    shards, and the origin.
     """
     one, part = move.of, _with_digest(move, copy.part, view)
     whole = view.complete_nodes(one)

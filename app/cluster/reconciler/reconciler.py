@@ -1,8 +1,8 @@
 """Run a reconciler: hold elections, list segments in rounds, and carry out the pulls, drops and flips that its planner
 decides on.
 
-Several reconcilers may run, and one of them is the leader: the one whose identity is in the record `reconciler`, under
-that process's lease. The revision that wrote the record is the leader's fencing token.
+Several reconcilers may run, and one of them is the leader: the one whose identity is in the `reconciler` record. That
+record is under the leader's lease. The revision that wrote the record is the leader's fencing token.
 
 A round lists the segments of all shards, then reads the catalogue, and then executes the plan. It begins when the
 catalogue has changed, when a pull has ended, and every few seconds. It ends when all drops have received a response. If

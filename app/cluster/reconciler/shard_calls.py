@@ -27,7 +27,9 @@ LIST_S: Final = 5.0
 DROP_S: Final = 5.0
 PULL_S: Final = 60.0
 SLOWEST: Final = 5 << 20
-"""Bytes per second. A pull may take PULL_S seconds, plus the time that its size takes at this rate."""
+"""Lowest rate of a pull, in bytes per second. A pull may take PULL_S seconds, plus the time to pull its bytes at this
+rate.
+"""
 UNKNOWN_SIZE: Final = 1 << 34
 """Size in bytes assumed for a pull whose size is unknown."""
 

@@ -49,7 +49,7 @@ The rules:
 13. **A refusal based on the rows** (`if_sequence`) is returned only after an empty round (a `Round` up to the last
     sequence, sent after the request arrived), because a deposed primary would decide based on old rows.
 14. **A primary whose rows are older than a replica's has lost them**: its store was restored from an older copy. It
-    finds this out from the first response in a round, before it creates a record, and asks for another primary.
+    finds this out from the first response in a round, before it creates a record, and requests another primary.
 
 Reads are stale by at most READ_LEASE_S. A scatter is acknowledged when each in-sync replica has its record. A replica
 that was in sync at that moment already had the record in its tail, and stops serving when its tail is READ_LEASE_S old.

@@ -112,7 +112,7 @@ class Step(StrEnum):
     The records stay in the tail, and the outcome is reported to their callers as unknown.
     """
     BEHIND = "behind"
-    """A replica has applied records that the primary lacks, so the primary's rows were restored from an older copy.
+    """A replica has applied records that the primary does not have: the primary's rows come from an older copy.
 
     The primary's rows count as lost (`lose_rows`). Otherwise the primary would reuse the sequences for new records, and
     replicas would mistake the new records for the ones they already have.
@@ -165,7 +165,7 @@ class Round:
         """Return the round after the catalogue's record of the range has changed.
 
         `members` is None if the record was removed. Replicas that have left no longer count. If a replica has joined
-        through another process, the round is over, because that replica may lack the round's records.
+        through another process, the round is over, because that replica may not have the round's records.
         """
         if members is not None and members.epoch <= self.epoch:
             return self

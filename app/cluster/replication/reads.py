@@ -21,7 +21,7 @@ class Read(StrEnum):
 
     SERVED = "served"
     BEHIND = "behind"
-    """The replica has not reached the sequence that the reader has already seen. It waits for WAIT_S seconds and then
+    """The replica is behind the sequence that the reader has already seen. It waits for WAIT_S seconds and then
     refuses.
     """
     NOT_IN_SYNC = "not_in_sync"

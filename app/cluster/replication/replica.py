@@ -59,7 +59,9 @@ class Why(StrEnum):
     STALE = "stale"
     """The replica has seen a higher epoch, so the sender is no longer the primary or has an old catalogue."""
     GAP = "gap"
-    """The replica lacks the preceding record. The primary sends the records after the replica's `applied`."""
+    """The replica does not have the record that precedes the message's records. The primary sends the records after the
+    replica's `applied`.
+    """
     NO_ROWS = "no_rows"
     """The replica's rows are missing or damaged."""
 
@@ -181,7 +183,7 @@ def _refusal(epoch: int | None, answer: Refused) -> AppendPlan:
 
 @dataclass(frozen=True, slots=True)
 class CopyOrder:
-    """The response of a primary at `epoch` whose log lacks the records that a replica needs: copy the rows.
+    """The response of a primary at `epoch` if its log no longer has the records that a replica needs: copy the rows.
 
     The replica durably sets its own epoch to `epoch` before it begins to copy. `least` is the primary's applied
     sequence; a copy from a replica that is behind this sequence is rejected.

@@ -1,4 +1,4 @@
-"""Send scatters to the primaries of ranges, ask them for the state of ranges, and pause between attempts."""
+"""Send scatters to the primaries of ranges, request the state of ranges from them, and pause between attempts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PrimaryAsks:
         self._fetcher = fetcher
 
     async def ask(self, one: RowRange, scatter: RangeScatter, request: ServedRequest) -> RangeScattered | RangeFailed:
-        """Send a scatter to the primary of a range, once. Raises errors that would recur on a retry."""
+        """Send a scatter once to the primary of a range. Raises errors that would recur on a retry."""
         body = scatter.pieces()
         size = sum(map(len, body))
         fields = b"content-type: application/octet-stream\r\nx-gathernd-timeout: %d\r\ncontent-length: %d\r\n" % (
@@ -74,9 +74,9 @@ class PrimaryAsks:
         return found
 
     async def sequence(self, one: RowRange, request: ServedRequest) -> int | RangeFailed:
-        """Request the number of committed scatters from the primary of a range, once.
+        """Send one request to the primary of a range for the number of its committed scatters.
 
-        Its replicas confirm that it is the primary.
+        The range's replicas confirm that it is the primary.
         """
         sink = WholeBody(_MOST_ANSWER)
         failure = await self._send(one, b"GET", b"?confirmed=true", b"", [], sink, request)
@@ -134,7 +134,7 @@ class PrimaryAsks:
 
 
 class Pauses:
-    """Pauses between attempts. Each reads the newest map, and waits only if the map shows nothing new."""
+    """Pauses between attempts. Each one reads the newest map, and waits only if the map shows nothing new."""
 
     def __init__(self, asks: PrimaryAsks, deadline: float) -> None:
         self._asks = asks

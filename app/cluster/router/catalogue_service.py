@@ -53,7 +53,7 @@ class CatalogueService(RoutedTables):
     ) -> None:
         """Set up the service.
 
-        A router's workers share `counters`, so that a change is acknowledged only once all use its map.
+        A router's workers share `counters`, so that a change is acknowledged only after all of them use its map.
         """
         self._database = database
         self._files = files

@@ -1,6 +1,7 @@
-"""Fetch the rows of requests from shards in parallel. `range_reads` decides which shards to ask.
+"""Fetch the rows of requests from shards in parallel. `range_reads` decides which shards to use.
 
-A whole request has a single future, and asks are not tasks: a shard's connection calls back when its response arrives.
+Each request has a single future. Asks, which are requests to shards, are not tasks: a shard's connection calls back
+when its response arrives.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ HEDGE_AGAIN_S: Final = 0.05
 class TableReads:
     """The ranges of one version of a table that a request needs, by their index.
 
-    After the fetch, `read` holds the sequence of each range that comes from a catalogue, by the name of its tensor.
+    After the fetch, `read` maps tensor names to sequences, for the ranges that come from a catalogue.
     """
 
     resident: ShardedResident
@@ -48,9 +49,11 @@ class TableReads:
 
 
 class VersionGone(GatherError):
-    """The newest map lacks the version that was being read. The request is restarted with the version that the map has.
+    """The newest map no longer has the version that was being read.
 
-    This is a shard_unavailable error, which reaches the caller if it happens repeatedly.
+    The request is restarted with the version that the map has.
+
+    This is a shard_unavailable error. The caller gets it only if restarts keep failing.
     """
 
     def __init__(self, one: TableReads) -> None:
@@ -108,7 +111,7 @@ class RowFetcher:
         return self.sequences.etag(version, read or NOTHING_READ)
 
     async def fetch(self, wanted: Sequence[TableReads], request: ServedRequest) -> list[LostRange]:
-        """Send all requests to shards, whose responses go to the requests' sinks.
+        """Send all requests to shards. The responses go to the requests' sinks.
 
         Returns the ranges for which there was no response. Raises deadline_exceeded, ClientGone, VersionGone, and
         errors from shards that concern the whole request.
@@ -133,7 +136,7 @@ class RowFetcher:
 class _AskTarget:
     """The target of an ask: a range of the reads at index `place`.
 
-    Its response may take `spare` extra seconds because of its size. The read counts as slow at `hedge_at`. `in_haste`
+    The response may take `spare` extra seconds because of its size. The read counts as slow at `hedge_at`. `in_haste`
     means that the deadline is so close that a late response says little about the shard.
     """
 
@@ -162,7 +165,7 @@ class _Fetch:
         self.deadline = now + left
         self.timer: asyncio.TimerHandle | None = None
         self.alarm = inf
-        """When the timer fires: at the next hedge or at the deadline."""
+        """The time at which the timer fires: that of the next hedge, or the deadline."""
         self.is_hedged = False
         self.fields = (
             fetcher.fields + fetcher.forwarded_lines(request) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))

@@ -1,7 +1,7 @@
-"""Run requests by key: fetch the rows of the request's distinct keys into a small table, and use that table locally.
+"""Run a request by key: fetch the rows of its distinct keys into a small table, and run the request on that table.
 
-The code for a single machine then runs on the small table. A requested key is in the small table exactly if it is in
-the large table, so missing keys, padding, fills and bags give the same results.
+The code for a single machine then runs on the small table. A requested key is in the small table if and only if it is
+in the large table, so missing keys, padding, fills and bags give the same results.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class KeyedRead:
         self.reads = TableReads(resident, requests)
 
     def table(self, etag: str) -> Resident:
-        """Return the fetched rows as a table that has the keys that were found. Takes one pass over the keys."""
+        """Return a table of the keys that were found and their rows. Takes one pass over the keys."""
         dtype = self.resident.tensor.dtype
         tensor = Tensor(dtype, (self.count, *self.resident.tensor.shape[1:]), self._items.view(dtype.numpy))
         index, _ = build(self._keys, new_seed())

@@ -1,5 +1,4 @@
-"""Write a version of a table with keys: each row goes to the range of its key's hash, while the rows are still
-arriving.
+"""Write a version of a table with keys. While rows are still arriving, each one goes to the range of its key's hash.
 
 A shard receives a segment as a separate table with keys, as safetensors: first the keys, then the rows, both in upload
 order. The keys are read from their file whenever they are needed, a slice at a time.
@@ -138,7 +137,7 @@ class KeyedVersionWriter(VersionWriter):
                 self._send(start, offsets.tobytes())
 
     def _split_by_range(self, part: KeyColumn) -> Iterator[tuple[int, KeyColumn]]:
-        """Yield the keys of a slice with the start of their range. Ranges without keys are skipped."""
+        """Yield the start of each range with the range's keys from a slice. Ranges without keys are skipped."""
         order, bounds = self._sort_by_range(part)
         for start, begin, end in bounds:
             yield start, part.take(order[begin:end])
@@ -205,7 +204,7 @@ class KeyedVersionWriter(VersionWriter):
 
 
 def _slices(column: KeyColumn) -> Iterator[KeyColumn]:
-    """Yield a column in slices that limit the number of keys and the bytes of strings. A slice has at least one key."""
+    """Yield slices of a column, limited in their number of keys and bytes of strings. Each has at least one key."""
     stop = 0
     while stop < column.count:
         start, stop = stop, min(stop + _KEYS_AT_ONCE, column.count)

@@ -1,4 +1,4 @@
-"""The tables in a cluster's catalogue, which transactions change: uploads, removals and alias moves.
+"""The tables in a cluster's catalogue, and the transactions that change them: uploads, removals and alias moves.
 
 Each change is checked against the newest catalogue, with the same errors as on one machine, and checked again if the
 catalogue has changed meanwhile. Methods that make a change block, and return once all workers of this router use
@@ -98,8 +98,8 @@ class PublishedTensors(ShardedTensors):
     def upload(self, spec: UploadSpec) -> Upload:
         """Begin an upload that is streamed to the shards. Each shard decides for itself what it keeps in memory.
 
-        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable, element_count_mismatch unless
-        there is one key per row, and not_implemented if a capacity is given.
+        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable. Also raises
+        element_count_mismatch unless there is one key per row, and not_implemented if a capacity is given.
         """
         check_new_name(spec.name)
         if spec.capacity is not None:
@@ -208,7 +208,7 @@ class PublishedTensors(ShardedTensors):
         self._serving.serve(self._client.transact_all(lambda catalogue: ranges.open_ranges(catalogue, table, number)))
 
     async def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
-        """Bind an Idempotency-Key to a content; see `KeyBindings.bind`."""
+        """Bind an Idempotency-Key to a content ID; see `KeyBindings.bind`."""
         return await asyncio.wrap_future(self._bindings.submit(scope, key, content_id, digest))
 
     async def binding_of(self, scope: str, key: str) -> Binding | None:
@@ -216,7 +216,7 @@ class PublishedTensors(ShardedTensors):
         return await asyncio.to_thread(self._bindings.find, scope, key)
 
     async def locate(self, content_id: str) -> tuple[str, ShardedVersion] | None:
-        """Return the table name and version of a content, or None if the newest catalogue does not contain it.
+        """Return the table name and version with this content ID, or None if the newest catalogue does not contain it.
 
         Raises shard_unavailable.
         """
@@ -248,7 +248,10 @@ class PublishedTensors(ShardedTensors):
         ]
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
-        """Return rows of a version, each range as of one moment, or None if no range is open and there are no keys."""
+        """Return rows of a version, or None if no range is open and there are no keys.
+
+        The rows of each range are read as of one moment.
+        """
         reference = f"{found.name}@{found.version}"
         resident = self._open_resident(reference) if found.keys is None else self._keyed_resident(reference)
         return None if resident is None else await self.snapshots.open(resident, first, last, request)
@@ -282,10 +285,10 @@ class PublishedTensors(ShardedTensors):
         return None if found is None else ShardedResident(newest, *found)
 
     def _conditions_on_upload(self, conditions: Conditions, reference: str) -> Conditions:
-        """Translate conditions on an open table into conditions on its content in the catalogue.
+        """Translate conditions on an open table into conditions on its version in the catalogue.
 
         The conditions are checked here, against the state reported by the primaries. Later scatters do not affect which
-        content is replaced. Raises precondition_failed and shard_unavailable.
+        version is replaced. Raises precondition_failed and shard_unavailable.
         """
         if conditions == ALWAYS:
             return conditions

@@ -1,11 +1,11 @@
-"""Decide which shards to ask, and when, for the ranges of one version that a request needs. Does no I/O.
+"""Decide when to read which range of a version from which shard, for one request. Does no I/O.
 
-The router reads all ranges in parallel. If a replica refuses, disconnects, is late or lacks the range, the router
-immediately asks the next one. When all replicas of a range have been tried, the map is fetched, because the range may
-have moved, and the replicas are tried again, for three rounds in total. Every read specifies the content, so any shard
-that responds sends rows of this version. A request gets rows of one version or an error.
+The router reads all ranges in parallel. If a replica refuses, disconnects, is late or does not have the range, the
+router immediately tries the next one. When all replicas of a range have been tried, the router fetches the map, because
+the range may have moved, and tries the replicas again. There are three rounds in total. Every read specifies the
+content, so any shard that responds sends rows of this version. A request gets either rows of one version or an error.
 
-If a replica is slow, the router asks the next one as well (`hedge`) and uses the first response that begins.
+If a replica is slow, the router tries the next one as well (`hedge`) and uses the first response that begins.
 
 The caller performs the actions, reports events to the methods `on_...`, and checks `outcome` after each report. Reports
 about a read that has ended are ignored.
@@ -30,8 +30,8 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 0.5
 """First and longest pause between rounds with the same map, in seconds. The pause doubles with each round."""
 CATCH_UP_S: Final = 20.0
-"""How many seconds an open range keeps getting further rounds while a replica reports that it cannot be read yet. This
-is long enough for a shard to become the primary and to commit the previous primary's records.
+"""Seconds for which an open range gets additional rounds while a replica reports that it cannot be read yet. This is
+long enough for a shard to become the primary and to commit the previous primary's records.
 """
 Outcome: TypeAlias = Literal["done", "version_gone", "shard_unavailable", "deadline_exceeded"]
 """`version_gone`: the map no longer has this version.
@@ -72,7 +72,7 @@ ReadAction: TypeAlias = AskReplica | FetchMap | Wake
 class _RangeRead:
     replicas: Sequence[Replica]
     asked: tuple[Replica, ...] = ()
-    """Replicas that were asked and have not responded. There are two while the read is hedged."""
+    """Replicas that were sent a request and have not responded. There are two while the read is hedged."""
     tried: int = 0
     rounds: int = 1
     pause: float = FIRST_PAUSE
@@ -85,7 +85,7 @@ class _RangeRead:
 
 @dataclass(slots=True)
 class RangeReads:
-    """One request's reads from `version` in the map `known`, by range index."""
+    """One request's reads from `version` in the `known` map, by range index."""
 
     known: ShardMap
     version: ShardedVersion
@@ -124,7 +124,7 @@ class RangeReads:
         return True
 
     def hedge(self, number: int, now: float) -> AskReplica | None:
-        """Return the next replica to ask for a slow range, or None if the read may not be hedged."""
+        """Return the next replica to try for a slow range, or None if no hedge is allowed."""
         one = self._waiting.get(number)
         if one is None or self.outcome is not None or len(one.asked) != 1 or one.tried == len(one.replicas):
             return None
@@ -150,7 +150,7 @@ class RangeReads:
     ) -> list[ReadAction]:
         """Report that a shard does not serve the range at the moment.
 
-        `is_stale` means that the shard's content differs from the map's, or is older than what is known.
+        `is_stale` means that the shard's data differs from the map's, or is older than a state that is already known.
         """
         one = self._waiting.get(number)
         if one is not None and is_stale:
@@ -237,6 +237,6 @@ class RangeReads:
 def _has_same_ranges(one: ShardedVersion, other: ShardedVersion) -> bool:
     """Return whether two entries for the same version have the same ranges.
 
-    A map file may divide the same content differently.
+    A map file may divide the same version differently.
     """
     return [(part.start, part.stop) for part in one.ranges] == [(part.start, part.stop) for part in other.ranges]

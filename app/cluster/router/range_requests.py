@@ -1,8 +1,8 @@
 """Build the requests to shards for one gather from a table in row ranges. Does no I/O and requires no table values.
 
-A gather reads axis 0 in one of two ways: by an index (`row_requests`), where each tuple goes to the range that holds
-its row, or at every position (`block_requests`), where axis 0 is a batch axis or precedes Gather's axis and each range
-returns the block of the output for its rows.
+A gather reads axis 0 in one of two ways. If it reads by index (`row_requests`), each tuple goes to the range that holds
+its row. If axis 0 is a batch axis or precedes Gather's axis, the gather reads every position (`block_requests`), and
+each range returns the block of the output for its rows.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ExtentRequest:
 class ExtentBody(WholeBody):
     """The response to an `ExtentRequest`.
 
-    `rows` is the row count at the sequence in its ETag, which has no content ID.
+    `rows` is the row count at the sequence in the response's ETag. That ETag has no content ID.
     """
 
     rows = 0
@@ -122,8 +122,8 @@ class ExtentBody(WholeBody):
 class Output:
     """The items of an output while ranges are filling it: numeric items of any kind, or strings.
 
-    `rows` is the view that sinks write to, with one row per tuple. Strings have no such view; their frames are put in
-    order once all of them have arrived. JSON responses are charged to `memory`.
+    `rows` is the view that sinks write to, with one row per tuple. Strings have no view; their frames are put in order
+    once all of them have arrived. JSON responses are charged to `memory`.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class _Items(WholeBody):
 
 
 def as_rows(out: NDArray[Any], row_bytes: int) -> NDArray[Any]:
-    """View a flat, contiguous output as one item per row, which is fastest in NumPy, or wide rows as 2-D bytes."""
+    """View a flat, contiguous output as one item per row (fastest in NumPy), or as 2-D bytes if rows are wide."""
     if row_bytes <= _EXACT_ROW:
         return out.view(_void_type(row_bytes))
     return out.view(np.uint8).reshape(-1, row_bytes)
@@ -240,7 +240,10 @@ def _void_type(size: int) -> np.dtype[np.void]:
 
 
 def is_out_of_bounds(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
-    """Return whether any component of flat indices is outside [-size, size - 1] or, unless `wrap`, [0, size - 1]."""
+    """Return whether any component of flat indices is out of bounds.
+
+    The bounds are [-size, size - 1] if `wrap` is true, and [0, size - 1] otherwise.
+    """
     if not indices.size:
         return False
     components = indices.reshape(-1, len(dims))
@@ -255,7 +258,7 @@ def is_out_of_bounds(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> 
 
 @lru_cache(256)
 def _dialect(operator: OperatorName, dtype: DType) -> bytes:
-    """Return the query text for the dialect: one that accepts the type, or "" if the operator's default does."""
+    """Return the query text for a dialect that accepts the type, or "" if the operator's default dialect does."""
     default, *others = OPERATORS[operator].dialects.values()
     if dtype.name in default.data_dtypes:
         return b""
@@ -273,8 +276,8 @@ def row_requests(
 ) -> dict[int, RangeRequest]:
     """Build GatherND requests for flat `indices`: tuples with one component per size in `dims`, starting at axis 0.
 
-    Row i of the output belongs to tuple i and has the shape `tail`. Raises IndexError if a component is out of bounds,
-    that is, outside [-size, size - 1] or, unless `wrap`, [0, size - 1].
+    Row i of the output belongs to tuple i and has the shape `tail`. Raises IndexError if a component is out of bounds;
+    see `is_out_of_bounds`.
     """
     parts = split(indices, dims, wrap, version.stops)
     depth = len(dims)
@@ -308,8 +311,8 @@ def key_requests(
 ) -> dict[int, RangeRequest]:
     """Build gathers by key: the first counts[0] of `keys` from range 0, and so on. Strings must be contiguous.
 
-    Row i of the output, whose bytes go to `octets`, belongs to key i and has the shape `tail`. found[i] is set to
-    whether the table has the key.
+    Row i of the output belongs to key i and has the shape `tail`; its bytes go to `octets`. found[i] is set to whether
+    the table has key i.
     """
     query = output.query + _dialect("gather", output.dtype) + b"&missing=fill&found=true"
     requests = {}

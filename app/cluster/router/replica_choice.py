@@ -1,6 +1,6 @@
-"""Choose which replica of a range to ask, and when to ask another one as well (a hedge). Does no I/O.
+"""Choose which replica of a range to try, and when to try another one as well (a hedge). Does no I/O.
 
-Replicas are asked in round-robin order. A replica that failed comes last for the length of a pause, after which a
+Replicas are tried in round-robin order. A replica that failed comes last for the length of a pause, after which a
 single read tries it again. There are no separate probes. A read is hedged when it has taken longer than 95% of its
 shard's reads. Hedges are limited to a share of all reads, so that they add little load when all shards are slow.
 """
@@ -42,17 +42,15 @@ class ReplicaChoice:
     def __init__(self) -> None:
         self._turn = 0
         self._failed: dict[str, tuple[float, float]] = {}
-        """The time until which an address counts as failing, and the length of the pause."""
+        """When an address stops counting as failing, and the length of its pause."""
         self._p95: dict[str, float] = {}
         self._given_up: dict[str, tuple[float, int]] = {}
-        """The time since which an address has not responded, and the number of reads that have been dropped since
-        then.
-        """
+        """When an address stopped responding, and the number of reads that have been dropped since then."""
         self._hedges = SAVED_HEDGES
         """Number of hedges that are currently allowed."""
 
     def order(self, replicas: Sequence[Replica], now: float) -> Sequence[Replica]:
-        """Return the replicas in the order in which to ask them."""
+        """Return the replicas in the order in which to try them."""
         if len(replicas) <= 1:
             return replicas
         self._hedges = min(self._hedges + HEDGED_SHARE, SAVED_HEDGES)
@@ -73,7 +71,7 @@ class ReplicaChoice:
         return LEAST_P95 if address in self._failed else self._p95.get(address, FIRST_P95)
 
     def may_hedge(self, asked: str, other: str) -> bool:
-        """Return whether `other` may be asked in addition to `asked`, which is slow. If so, one hedge is used up."""
+        """Return whether `other` may be tried in addition to `asked`, which is slow. If so, one hedge is used up."""
         if other in self._failed:
             return False
         if asked not in self._failed:

@@ -52,7 +52,7 @@ class Router(Service, ShardResources):
         return await running
 
     async def read_scalar(self, reference: str, request: ServedRequest) -> Tensor:
-        """Return the item of a table of rank 0, which no operator can read.
+        """Return the item of a table of rank 0. No operator can read it.
 
         Raises tensor_not_found and shard_unavailable.
         """

@@ -24,7 +24,7 @@ class RouterFiles:
     """The files and their initial values: `shard_map`, `key` and `tls`, each None if there is no such file.
 
     If there are authorities, `tls` is used for calls to shards. `watchers` holds a watcher for each file. If a file is
-    unusable while a worker is starting, the worker uses the version in `last_good`, which its parent has read before.
+    unusable while a worker is starting, the worker uses the version in `last_good`, which its parent read earlier.
     """
 
     def __init__(

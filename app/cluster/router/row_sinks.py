@@ -33,7 +33,7 @@ _CACHED_HEADER: Final = 512
 
 
 class BadAnswer(Exception):
-    """A response is not what was requested. The message says how; `stale` means that the response has other content."""
+    """A response is not what was requested. The message says how; `stale` means that it comes from other data."""
 
     def __init__(self, detail: str, *, stale: bool = False) -> None:
         super().__init__(detail)
@@ -103,9 +103,9 @@ class WholeBody:
 
 
 class _TensorSink:
-    """Read the header of a safetensors response, which must contain the tensors `wanted`, and then their items.
+    """Read the header of a safetensors response, and then its items.
 
-    `wanted` holds the type and shape of each tensor by name.
+    The response must contain the tensors in `wanted`, which holds the type and shape of each tensor by name.
     """
 
     def __init__(self, wanted: Mapping[str, tuple[DType, tuple[int, ...]]]) -> None:
@@ -152,11 +152,11 @@ class _TensorSink:
 
 
 class RowSink(_TensorSink):
-    """Move the items of a safetensors response that has one tensor to their places.
+    """Move the items of a safetensors response with one tensor to their places in the output.
 
-    `rows` is the output as an array of rows, either void items or two-dimensional. Row i of the response goes to
-    `rows[places[i]]`. The response's tensor must have `dtype` and `shape`, whose first dimension is the number of rows.
-    If there is an error, the next replica overwrites the rows already written.
+    `rows` is the output as an array of rows: either one void item per row, or two-dimensional. Row i of the response
+    goes to `rows[places[i]]`. The response's tensor must have `dtype` and `shape`, whose first dimension is the number
+    of rows. If there is an error, the next replica overwrites the rows already written.
     """
 
     def __init__(

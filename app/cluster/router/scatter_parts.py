@@ -130,7 +130,7 @@ def _split_by_range(
 
 
 def whole_keyed_change(version: ShardedVersion, call: KeyedCall) -> KeyedPart:
-    """Return an undivided upsert or removal, whose keys have the type of the version's keys.
+    """Return an undivided upsert or removal. Its keys have the type of the version's keys.
 
     Raises the errors of `row_items`.
     """

@@ -31,8 +31,8 @@ SLOWEST_INDEX: Final = 1_000_000
 SLOWEST_ORIGIN: Final = 1 << 14
 """A shard gives up on its own if it pulls rows from their origin at fewer bytes per second than this."""
 ROOM_S: Final = 15.0
-"""Maximum seconds that a shard may lack space. Shards take several seconds to drop segments that are no longer
-listed.
+"""Maximum seconds for which a shard may be out of space. Shards take several seconds to drop segments that are no
+longer listed.
 """
 _PAUSE_S: Final = 0.2
 _LOOK_S: Final = 0.5
@@ -179,7 +179,7 @@ class SegmentWriter:
             while piece := self._pieces.get():
                 self._connection.send(piece)
         except OSError:
-            # The shard may have refused, and stated a reason, before it had read everything.
+            # The shard may have refused and given a reason before it read everything.
             with suppress(OSError, HTTPException):
                 _answer(self._connection, self._address)
             raise
@@ -278,7 +278,7 @@ def _fields(access: ShardAccess, node: str) -> dict[str, str]:
 def _answer(connection: HTTPConnection, address: str) -> Any:
     """Return the JSON of a successful response.
 
-    Raises ShardFailed for any other response, and OSError and HTTPException.
+    Raises ShardFailed if the response reports a failure. Also raises OSError and HTTPException.
     """
     answer = connection.getresponse()
     text = answer.read(_MAX_ANSWER)

@@ -1,7 +1,7 @@
 """The highest sequence of each range of a catalogue that is known to this process of the router.
 
-A sequence counts the committed scatters of a range. A later response on a connection must not go back behind what the
-connection's client has already read or has had acknowledged. Since a connection belongs to one process, each read
+A sequence counts the committed scatters of a range. A later response on a connection must not show an older state than
+the connection's client has already read or has had acknowledged. Since a connection belongs to one process, each read
 requires the highest sequence that the process has learned, from any shard and for any client. The ETag of a table
 contains the sum of its ranges' sequences.
 """
@@ -28,9 +28,7 @@ class Sequences:
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._rows: dict[str, tuple[int, int]] = {}
-        """The number of rows, and its sequence, for each range of a table with keys that upserts or removals have
-        changed.
-        """
+        """The row count and its sequence, for each range that upserts or removals have changed."""
         self._contents: frozenset[str] = frozenset()
         """The content IDs of all ranges with a known sequence."""
 
@@ -43,9 +41,7 @@ class Sequences:
                 self._contents |= {content_of(tensor)}
 
     def record_rows(self, tensor: str, sequence: int, rows: int) -> None:
-        """Record a shard's report of a range's row count, in a table with keys, at the committed sequence
-        `sequence`.
-        """
+        """Record a shard's report that a range of a table with keys has `rows` rows at the committed `sequence`."""
         self.record(tensor, sequence)
         if sequence and sequence >= self._rows.get(tensor, (0, 0))[0]:
             self._rows[tensor] = sequence, rows
@@ -55,7 +51,7 @@ class Sequences:
         return [self._rows.get(one.tensor, (0, one.rows))[1] for one in version.ranges]
 
     def knows(self, content_id: str) -> bool:
-        """Return whether a range of this content is known to have changed."""
+        """Return whether a range with this content ID is known to have changed."""
         return content_id in self._contents
 
     def lowest_accepted(self, tensor: str) -> int:
@@ -68,7 +64,7 @@ class Sequences:
         return version.etag_at(sum(read.get(one.tensor, known.get(one.tensor, 0)) for one in version.ranges))
 
     def keep_only(self, shard_map: ShardMap) -> None:
-        """Discard the ranges of contents that are not in the map."""
+        """Discard the ranges whose content IDs are not in the map."""
         if self._known:
             self._contents &= {version.content_id for table in shard_map.tables.values() for version in table.versions}
             known = self._known.items()

@@ -31,9 +31,9 @@ class Failure(NamedTuple):
     """Why a shard gave no usable response.
 
     `kind` is "refused" (no connection), "lost" (reset, or closed during the response), "late", "busy" (overloaded),
-    "starting" (not ready), "deadline" (the request's deadline has passed), "stale" (its content differs from the
-    map's), "broken" (any other response) or "dropped" (no longer needed). `detail` is for the log. If `error` is set,
-    the whole request fails. `code` and `said` are the code and the detail of the shard's error, if it sent one.
+    "starting" (not ready), "deadline" (the request's deadline has passed), "stale" (its data differs from the map's),
+    "broken" (any other response) or "dropped" (no longer needed). `detail` is for the log. If `error` is set, the whole
+    request fails. `code` and `said` are the code and the detail of the shard's error, if it sent one.
     """
 
     kind: str
@@ -54,7 +54,7 @@ _KINDS: Final = {
     "not_ready": "starting",
     "payload_too_large": "busy",
     "deadline_exceeded": "deadline",
-    "precondition_failed": "stale",  # the shard is not the one that the map says
+    "precondition_failed": "stale",  # the shard is not the one in the map
     "tensor_not_found": "stale",
     "tensor_damaged": "stale",
 }

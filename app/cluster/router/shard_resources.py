@@ -24,7 +24,7 @@ from app.tensors.tensor import Tensor, coordinates
 ROUTE: Final = "shards"
 """The name, in metrics, of the route for gathers and lookups on row ranges."""
 SPLIT_BYTES: Final = 48
-"""Bytes per index while indices are being split: the int64, the sorted index, its place, and its copy in a request."""
+"""Bytes per index while indices are split: the int64, the sorted index, its position, and its copy in a request."""
 
 
 class ShardResources(CallResources):
@@ -41,7 +41,7 @@ async def add_ranges(
     *,
     wrap: bool = False,
 ) -> Explanation:
-    """Add to an explanation the ranges that each resident's rows or keys need, or all ranges for None."""
+    """Add ranges to an explanation: those that each resident's rows or keys need, or all ranges for None."""
     arrays = [each.array if isinstance(each, Tensor) else each for each in rows]
     count = sum(len(each) for each in arrays if each is not None)
     request.memory.charge(SPLIT_BYTES * count)
@@ -55,7 +55,7 @@ async def add_ranges(
 
 
 def _with_known_etag(one: Resident, resources: ShardResources) -> Resident:
-    """Return a table with the ETag of its known sequences."""
+    """Return a table with the ETag for its known sequences."""
     assert isinstance(one, ShardedResident)
     etag = resources.fetcher.etag_of(one)
     return one if etag == one.etag else Resident(one.tensor, etag, data_version=one.data_version)

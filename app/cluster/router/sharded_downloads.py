@@ -1,6 +1,6 @@
 """`GET /tensors/{name}/content` and `/keys` of a table in row ranges: one response with the ranges in order.
 
-All of the response comes from one version, the one in the first map that is read. Rows are read by gathers or, if the
+The whole response comes from one version: the one in the first map that is read. Rows are read by gathers or, if the
 table changes, from snapshots.
 """
 
@@ -36,7 +36,7 @@ _INT64: Final = DTYPES["int64"]
 
 
 class ShardedDownloads:
-    """Send the contents and keys of the tensors in `store`. Gathers of `service` read the rows."""
+    """Send the data and keys of the tensors in `store`. Gathers of `service` read the rows."""
 
     def __init__(self, store: ShardedTensors, service: Router) -> None:
         self.store = store
@@ -45,7 +45,7 @@ class ShardedDownloads:
         self.service = service
 
     async def content(self, context: RequestContext, name: str) -> None:
-        """Handle `GET /tensors/{name}/content`. Raises GatherError for every refusal."""
+        """Handle `GET /tensors/{name}/content`. Raises GatherError if the request is refused."""
         text = context.query_fields().get("rows")
         metadata = self.store.metadata(name)
         if self.changing is not None:
@@ -118,7 +118,7 @@ class ShardedDownloads:
                 held.release()
 
     async def keys(self, context: RequestContext, name: str) -> None:
-        """Handle `GET /tensors/{name}/keys`. Raises GatherError for every refusal."""
+        """Handle `GET /tensors/{name}/keys`. Raises GatherError if the request is refused."""
         context.query_fields()
         metadata = self.store.metadata(name)
         if metadata.keys is None or self.changing is None:
@@ -141,7 +141,9 @@ class ShardedDownloads:
     async def _rows(
         self, context: RequestContext, metadata: Metadata, start: int, stop: int
     ) -> tuple[bytes | memoryview, MemoryReservation]:
-        """Read rows, with a new deadline. Returns their bytes, and the memory to release once those have been sent."""
+        """Read rows, with a new deadline. Returns their bytes, and the memory to release after the bytes have been
+        sent.
+        """
         now, memory = perf_counter(), MemoryReservation(context.admission.budget)
         own = ServedRequest(now, now + context.deadline - context.start, memory, context.caller)
         reference = f"{metadata.name}@{metadata.version}"
@@ -153,7 +155,7 @@ class ShardedDownloads:
                 answer = await self.service.run(call, own)
                 rows = answer.output
                 if context.started and answer.data_etag != metadata.etag:
-                    # The bytes already sent are from different content, so the response must not look complete.
+                    # The bytes already sent come from different data, so the response must not look complete.
                     raise GatherError("shard_unavailable", "a scatter changed the table while it was read")
             else:
                 rows = await self.service.read_scalar(reference, own)

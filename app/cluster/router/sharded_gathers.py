@@ -68,8 +68,8 @@ class ShardedGathers(Gathers):
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
         """Prepare a gather; see `Gathers.prepare`.
 
-        Also raises not_implemented for positions in a table with keys, and for an operator with further inputs if any
-        input is a table in row ranges.
+        Also raises not_implemented if rows of a table with keys are given by position, or if an operator with further
+        inputs has a table in row ranges as any of its inputs.
         """
         prepared = super().prepare(call, on_device=on_device)
         if prepared.resident is not None:

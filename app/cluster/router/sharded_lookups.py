@@ -66,7 +66,10 @@ class ShardedLookups(Lookups):
     resources: ShardResources
 
     def prepare(self, call: LookupCall, *, on_device: bool = False) -> PreparedLookup:
-        """Prepare a lookup; see `Lookups.prepare`. Also raises not_implemented for positions in a table with keys."""
+        """Prepare a lookup; see `Lookups.prepare`.
+
+        Also raises not_implemented if rows of a table with keys are given by position.
+        """
         prepared = super().prepare(call, on_device=on_device)
         for feature, resident in zip(call.features, prepared.residents, strict=True):
             check_keyed(resident, feature.by_key, feature.tensor, feature.indices)
@@ -75,7 +78,7 @@ class ShardedLookups(Lookups):
         return prepared
 
     async def start(self, prepared: PreparedLookup, request: ServedRequest) -> Answer:
-        """Run a prepared lookup. The rows of keys are fetched first. Also raises shard_unavailable."""
+        """Fetch the rows of a prepared lookup's keys, then run the lookup. Also raises shard_unavailable."""
         if not prepared.is_by_key:
             return await super().start(prepared, request)
         answer = await super().start(await self._with_tables(prepared, request), request)
@@ -109,7 +112,7 @@ class ShardedLookups(Lookups):
         return prepared._replace(residents=residents, plan=replace(prepared.plan, features=tuple(plans)))
 
     def _keyed_read(self, prepared: PreparedLookup, numbers: Sequence[int], memory: Memory) -> KeyedRead:
-        """Return the keys of all features of one table: first those of entries, then of missing or default rows."""
+        """Return the keys of all features of one table: the keys of entries, then those of missing or default rows."""
         features, resident = prepared.call.features, prepared.residents[numbers[0]]
         assert isinstance(resident, ShardedResident)
         assert resident.keys is not None
@@ -163,7 +166,7 @@ class ShardedLookups(Lookups):
         return run, self._with_read_etags(residents, wanted), tables, left
 
     def _with_read_etags(self, residents: Sequence[Resident], wanted: Sequence[TableReads]) -> Sequence[Resident]:
-        """Return the tables with the ETags of the contents that were read."""
+        """Return the tables with the ETags of the data that was read."""
         read = {id(one.resident): one.read for one in wanted}
         found: dict[int, Resident] = {}
         for one in residents:
@@ -231,7 +234,7 @@ class ShardedLookups(Lookups):
     def _read_into_table(
         self, plan: FeaturePlan, resident: ShardedResident, wanted: NDArray[Any], memory: Memory
     ) -> _SplitFeature:
-        """Return a feature whose rows `wanted` form a separate table. The caller must set the feature's indices."""
+        """Return a feature whose `wanted` rows form a separate table. The caller must set the feature's indices."""
         dtype, rows = resident.tensor.dtype, len(wanted)
         is_string = dtype.kind == "string"
         if not is_string:

@@ -3,7 +3,7 @@
 A change by key is a scatter for which the shards find the rows. Each range changes atomically, but the ranges do not
 all change at the same moment. Each range receives the request's Idempotency-Key, or a key drawn at random for the
 request. So the router can repeat the request, after a lost connection or at another primary, until the range reports
-that it has applied its part. Retries with a caller's key go to the content that the key is bound to (`key_bindings`).
+that it has applied its part. Retries with a caller's key go to the version that the key is bound to (`key_bindings`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.scatter_call import KeyedCall, ScatterCall
 
 _ATTEMPTS: Final = 8
-"""Maximum number of attempts for a scatter without a key, which is restarted if its version is removed while it
-runs.
+"""Maximum number of attempts for a scatter without a key. It is restarted if its version is removed while it is
+running.
 """
 _NO_SEQUENCE: Final = 1 << 62
 """A sequence that no range has. If it is required, a primary applies nothing and reports only whether it knows the
@@ -52,7 +52,7 @@ class ContentGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _ValidScatter:
-    """A scatter that fits `version` of the table `table`. `is_own` says whether the key was drawn here."""
+    """A scatter that fits `version` of the table `table`. `is_own` says whether this router drew the key."""
 
     table: str
     version: ShardedVersion
@@ -101,14 +101,15 @@ class ShardedScatters:
     # Choosing the content
 
     async def _begin(self, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _ValidScatter:
-        """Return the scatter, validated for the content that the name or the key refers to."""
+        """Return the scatter, validated for the version that the name or the key refers to."""
         try:
             found = self._tables.shard_map.find(sent.name)
             if found is None:
                 raise not_found(sent.name, self._tables)
             one = await self._validate(*found, sent, call, digest)
         except GatherError:
-            # The name may now refer to another content, which the request does not fit. A known key still decides.
+            # The request may not fit the version that the name refers to now. If its key is already bound, the bound
+            # version counts.
             known = await self._tables.binding_of(sent.name, sent.key) if sent.key is not None else None
             if known is None:
                 raise
@@ -123,7 +124,7 @@ class ShardedScatters:
     async def _validate_bound(
         self, binding: Binding, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str
     ) -> _ValidScatter:
-        """Return the scatter, validated for the content that its key is bound to."""
+        """Return the scatter, validated for the version that its key is bound to."""
         if binding.digest != digest:
             raise GatherError(
                 "invalid_field",
@@ -206,7 +207,7 @@ class ShardedScatters:
     async def _apply_part(
         self, one: _ValidScatter, part: Part, request: ServedRequest, if_sequence: int | None
     ) -> list[tuple[str, RangeScattered]]:
-        """Make a range apply its part, at whichever primary the range has, until the request's deadline.
+        """Make a range apply its part, following the range to a new primary if necessary, until the request's deadline.
 
         If the range has since been split, its new ranges apply the part.
         """
@@ -341,8 +342,8 @@ def _refuse_conditions(name: str, count: int) -> NoReturn:
 def _choose_error(errors: Sequence[BaseException], parts: int, one: _ValidScatter) -> BaseException:
     """Return the error to report for a scatter of several parts.
 
-    Errors that leave the outcome unknown take precedence. Otherwise, the error says how many parts were applied, if any
-    were.
+    Errors that leave the outcome unknown take precedence. Otherwise, the error says how many parts were applied, unless
+    none were.
     """
     first = min(errors, key=lambda error: (isinstance(error, GatherError), _error_code(error) != "shard_unavailable"))
     made = parts - len(errors)
@@ -378,7 +379,7 @@ def _unavailable(one: _ValidScatter, part: Part, failure: RangeFailed) -> Gather
 def _rows_of(version: ShardedVersion, part: Part) -> tuple[int, int]:
     """Return a part's first row and the row after its last one, for errors.
 
-    For a table with keys, row numbers are those of the upload.
+    For a table with keys, these are the row numbers in the upload.
     """
     bounds = [
         row_bounds

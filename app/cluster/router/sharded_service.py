@@ -95,6 +95,6 @@ class ShardedService(RoutedTables):
         await self._files.watch(self._use, self.fetcher.use_key, self.shards.use_tls)
 
     def _use(self, found: ShardMap) -> None:
-        # A file may change without a new generation, so each new version counts as newer than the last.
+        # A file may change without a new generation, so each version of the file counts as newer than the previous one.
         self._newest = max(found.generation, self._newest + 1)
         self.use_map(replace(found, generation=self._newest), found.addresses)

@@ -160,7 +160,7 @@ class ShardedTensors(TensorStore):
         name, number = split_reference(shard_map.aliases[alias])
         version = shard_map.tables[name].version(number or 0)
         assert version is not None, "`ShardMap.check` has looked"
-        # The alias keeps its ETag as long as it points to this content.
+        # The alias keeps its ETag as long as it points to this version.
         etag = f'"{version.content_id}-{alias}"'
         return Alias(alias, name, version.number, etag, version.created, version.created)
 

@@ -3,8 +3,8 @@
 `StreamedUpload` sends rows as they arrive, in bounded memory. `KeyedUpload` does the same once all keys have arrived;
 the keys are first written to files in the router's store, which checks that they are valid and distinct.
 `SpooledUpload` first writes the items to a file in the router's store, in row-major order, and sends them from there.
-It is used for strings, because where each range ends is known only once the whole array has arrived, and for arrays in
-column-major order, whose rows are complete only at the very end.
+It is used for strings, because the ends of the ranges are known only after the whole array has arrived. It is also used
+for arrays in column-major order, because their rows are complete only at the very end.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ShardedUpload(Upload):
 
 
 class StreamedUpload(ShardedUpload):
-    """Rows whose size is determined by the shape and which are sent to the shards as they arrive."""
+    """Rows that are sent to the shards as they arrive. The shape determines their size."""
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting) -> None:
         """Begin the upload. Raises limit_exceeded and the errors of `begin`."""
@@ -84,7 +84,7 @@ class StreamedUpload(ShardedUpload):
 
 
 class KeyedUpload(ShardedUpload):
-    """Keys, followed by rows whose size is determined by the shape and which are sent to the shards as they arrive."""
+    """Keys, followed by rows that are sent to the shards as they arrive. The shape determines the size of the rows."""
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWritingKeyed, spool: Spool) -> None:
         """Begin the upload. Raises limit_exceeded, element_count_mismatch and insufficient_storage."""

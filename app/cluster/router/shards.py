@@ -18,7 +18,7 @@ from app.cluster.router.shard_connection import ContentCheck, Failure, ShardConn
 from app.tensors.buffer_type import Buffer
 
 MAX_CONNECTIONS: Final = 64
-"""Maximum number of connections to one shard. Further requests wait until one of them is free."""
+"""Maximum number of connections to one shard. Further requests wait until a connection is free."""
 CONNECT_S: Final = 3.0
 """Maximum seconds to open a connection. A lost machine does not respond, and the kernel would keep trying for two
 minutes.
@@ -31,8 +31,8 @@ AskBegun = Callable[["Ask"], None]
 class Ask:
     """One request to one shard. `done` is called once, unless the ask is dropped first.
 
-    `begun` is called before the response's first byte goes to the sink. `seconds` is the duration of the ask, once it
-    has ended.
+    `begun` is called before the response's first byte goes to the sink. After the ask has ended, `seconds` is its
+    duration.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Ask:
         if shard.idle:
             self._send(shard.idle.pop())
             return
-        # The ask waits for a connection no longer than it would wait for a response.
+        # The ask waits for a connection at most as long as it would wait for a response.
         self._timer = asyncio.get_running_loop().call_later(self._patience, self._on_timeout)
         self._is_waiting = True
         shard.waiting.append(self)
@@ -229,7 +229,7 @@ class Shard:
 
 
 class Shards:
-    """All shards by address, over TLS if `tls` is given. `choice` decides which replica is asked first."""
+    """All shards by address, over TLS if `tls` is given. `choice` decides which replica is tried first."""
 
     def __init__(self, tls: SSLContext | None = None) -> None:
         self.tls = tls

@@ -1,7 +1,7 @@
-"""Find the current ETags and row counts of open tables by asking the shards of each range.
+"""Find the current ETags and row counts of open tables by requesting them from the shards of each range.
 
-For a reader, the response may come from any in-sync replica. A condition on a change is checked with the primaries
-only, because a replica learns slightly later that a scatter has been committed.
+For a reader, the response may come from any in-sync replica. A condition on a change is checked only with the
+primaries, because a replica learns slightly later that a scatter has been committed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
 
 
 class TableEtags:
-    """Find the ETags of tables by asking shards through `fetcher`, in one event loop."""
+    """Find the ETags of tables by sending requests to shards through `fetcher`, in one event loop."""
 
     def __init__(self, fetcher: RowFetcher) -> None:
         self._fetcher = fetcher
@@ -56,9 +56,9 @@ class TableEtags:
     ) -> list[Measured]:
         """Return the ETags of tables, and the row counts of their ranges.
 
-        Ranges whose tensors are in `changed` are not asked, because their sequences are given there. If `request` is
-        None, known values are used for ranges that do not respond soon. Otherwise, such ranges raise shard_unavailable
-        or deadline_exceeded.
+        No request is sent for ranges whose tensors are in `changed`, because `changed` holds their sequences. If
+        `request` is None, known values are used for ranges that do not respond soon. Otherwise, such ranges raise
+        shard_unavailable or deadline_exceeded.
         """
         wanted = [TableReads(one, _extents(one, changed)) for one in residents]
         asked = [one for one in wanted if one.requests]
@@ -114,8 +114,9 @@ class TableEtags:
         return version.etag_at(sum(answer for answer in found if not isinstance(answer, RangeFailed)))
 
     async def _sequence(self, resident: ShardedResident, number: int, request: ServedRequest) -> int | RangeFailed:
-        """Return the number of committed scatters of a range, from the shard that is its primary before the
-        deadline.
+        """Return the number of committed scatters of a range, as reported by its primary.
+
+        If the range gets a new primary, that one is tried, until the deadline.
         """
         pauses, failure = self._asks.pauses(request.deadline), RangeFailed("the range has no primary")
         tensor, asked = resident.version_in_map.ranges[number].tensor, 0

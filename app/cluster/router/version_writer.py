@@ -66,7 +66,7 @@ class VersionWriter:
         uploads: RunningUploads,
         replicas: int | None = None,
     ) -> None:
-        """Assign shards to the segments, `replicas` to each if given.
+        """Assign shards to the segments: `replicas` to each segment, if given.
 
         Raises the errors of `transitions.begin_upload`.
         """
@@ -93,7 +93,7 @@ class VersionWriter:
             uploads.end(self.content_id)
             raise
         self._next = 0
-        """The index of the segment that is being written or is next."""
+        """The index of the segment that is being written or, between segments, of the next one."""
 
     def _begin_upload(self, catalogue: Catalogue) -> Change | None:
         parts = self._parts(catalogue.options)
@@ -147,7 +147,7 @@ class VersionWriter:
     def _wait_for_pull(self, pulling: Future[Found]) -> Generator[Buffer, None, Found]:
         """Wait until shards have finished pulling.
 
-        Yields empty pieces while waiting, and gives up shards that are no longer alive.
+        Yields empty pieces while waiting, and gives up on shards that are no longer alive.
         """
         while not wait((pulling,), _LOOK_S).done:
             self._pulling.keep_only(self._client.catalogue.alive)
@@ -215,7 +215,7 @@ class VersionWriter:
 
         catalogue = self._client.transact(publish)
         found = self._published_version(catalogue)
-        if found is None:  # another version has since been published and has replaced it
+        if found is None:  # another version has been published since then and has replaced it
             raise unavailable(f"the new version of {self._table!r} was superseded and removed at once")
         self._uploads.end(self.content_id)
         return found, catalogue

@@ -70,7 +70,7 @@ class Pull:
         self._cancelled = Event()
         self._connection: HTTPConnection | None = None
         self._conditions = ALWAYS
-        """The conditions that the store's content under this name must meet when the pull commits."""
+        """The conditions that the stored data under this name must meet when the pull commits."""
 
     def run(self) -> tuple[Metadata, bool]:
         """Return the complete, durable segment, and whether this call pulled it. Blocks.

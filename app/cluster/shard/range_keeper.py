@@ -70,9 +70,7 @@ class RangeKeeper:
                 self.changed.wait(LOOK_S)
 
     def lag(self) -> float:
-        """Return for how many seconds a replica has failed to report all committed records as applied: the longest such
-        time.
-        """
+        """Return the longest time, in seconds, that a replica has failed to report all committed records as applied."""
         now = time.monotonic()
         return max((now - since for since in self._late.copy().values()), default=0.0)
 
@@ -111,7 +109,7 @@ class RangeKeeper:
     def _is_waiting(self, tensor: str, words: Words) -> bool:
         """Return whether an in-sync replica must ask its primary what is committed.
 
-        It asks after its startup, and when its tail has not advanced for LOOK_S seconds.
+        It must do so after its startup, and whenever its tail has not advanced for LOOK_S seconds.
         """
         if not words.is_confirmed:
             return True
@@ -187,7 +185,7 @@ class RangeKeeper:
             self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}), "behind")
 
     def _join(self, one: Listed) -> None:
-        """Bring an assigned replica closer to the in-sync set, as long as its primary sends records or orders a copy.
+        """Bring an assigned replica closer to the in-sync set while its primary sends records or orders a copy.
 
         If no primary has begun yet, a replica that has the uploaded rows joins without one.
         """

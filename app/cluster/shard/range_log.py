@@ -112,7 +112,8 @@ class RangeLog:
     def commit(self, tensor: str, epoch: int, end: int) -> ReplicaState | None:
         """Apply the records up to `end`, set the log's epoch to `epoch`, and return the log's state.
 
-        Returns None if the log has seen a higher epoch or lacks records. Raises tensor_not_found and tensor_damaged.
+        Returns None if the log has seen a higher epoch or does not have all of these records. Raises tensor_not_found
+        and tensor_damaged.
         """
         with self._store.replicated.open(tensor) as content:
             state = content.state()

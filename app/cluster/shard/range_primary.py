@@ -249,7 +249,8 @@ class Primaries(Replication):
     def _admission(self, tensor: str, join: Join) -> Admission:
         one, state = self._ready(tensor)
         if join.node in _record(one).in_sync:
-            # The replica's state may be outdated. It asks because it does not know what is committed, so tell it.
+            # The replica's state may be outdated. The replica requests to join because it does not know what is
+            # committed, so tell it.
             told = send(self._peers, tensor, join.node, append_of(state, state.last, ()))
             if isinstance(told, Appended):
                 return Admission(JoinAnswer.JOINED if told.applied == state.applied else JoinAnswer.NOT_READY)
