@@ -1,4 +1,4 @@
-"""The header field Accept (RFC 9110, 12.5.1): which of the offered formats a caller prefers."""
+"""The Accept header field (RFC 9110, 12.5.1), which says which of the offered formats a caller prefers."""
 
 from __future__ import annotations
 

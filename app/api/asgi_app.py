@@ -40,7 +40,8 @@ class AsgiApp:
 
     `handlers` maps each operation to its handler; `lifespan` is an application that starts and stops the service.
     `cross_origin` is None if no page from another site may call the service. `routes` may extend the default table. In
-    a cluster shard, `node` is the shard's name, and `wait_for_sequence` wraps the handlers that read its ranges.
+    a cluster shard, `node` is the shard's name, and `wait_for_sequence` wraps the handlers that read the shard's
+    ranges.
     """
 
     def __init__(

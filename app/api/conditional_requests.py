@@ -42,7 +42,7 @@ def conditions_of(match: bytes | str | None, none_match: bytes | str | None, poi
 
 
 def etag_field(etag: str) -> Field:
-    """Return the header field ETag."""
+    """Return the ETag header field."""
     return b"etag", etag.encode()
 
 

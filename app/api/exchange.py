@@ -122,7 +122,7 @@ def headers_of(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:
 def gathernd_fields(
     dialect: str, device: str, etag: str | None, version: int | None, replaced: int | None, missing: int | None
 ) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the header fields X-Gathernd-* of a response; None and empty values are left out."""
+    """Return the X-Gathernd-* header fields of a response; None and empty values are left out."""
     fields: dict[bytes, str | int | None] = {
         b"x-gathernd-dialect": dialect,
         b"x-gathernd-device": device,

@@ -1,7 +1,7 @@
 """Request header fields specific to this service: the caller's deadline, and two fields that shards read.
 
-X-Gathernd-Timeout is the caller's own deadline, after which a waiting gather is refused. The service's deadline is the
-setting GATHERND_DEADLINE; the shorter of the two applies.
+X-Gathernd-Timeout is the caller's own deadline, after which a waiting gather is refused. The service's deadline is set
+by GATHERND_DEADLINE; the shorter of the two applies.
 
 X-Gathernd-Node identifies the shard that a request is meant for. An address may have belonged to another shard before,
 and some callers may not have noticed the change. So a shard refuses every request meant for another shard.
@@ -55,7 +55,7 @@ def _suggested_seconds(field: bytes) -> str:
 
 
 def seconds_of(field: bytes) -> float:
-    """Parse the seconds in a field X-Gathernd-Timeout. Raises invalid_field."""
+    """Parse the seconds in an X-Gathernd-Timeout field. Raises invalid_field."""
     if not _SECONDS.fullmatch(field):
         raise GatherError(
             "invalid_field",

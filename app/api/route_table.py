@@ -67,7 +67,7 @@ class RouteTable:
     def find(self, path: str) -> tuple[Route, tuple[str, ...]]:
         """Return the route of a decoded path, and the segments that match its braces.
 
-        An unknown path returns a route without operations, whose template is "other".
+        For an unknown path, returns a route that has no operations and has the template "other".
         """
         found = self._by_path.get(path)
         if found is not None:

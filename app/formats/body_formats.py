@@ -75,7 +75,7 @@ class Codec:
     """A format of requests and responses, for every family of requests.
 
     `read` builds a call from a body, its query, the request's signature and the limits; it charges memory before it
-    allocates. `write` writes the response body for an `Answer` whose dtypes are among `dtypes`. A body is read in a
+    allocates. `write` writes the response body for an `Answer`; its dtypes must be in `dtypes`. A body is read in a
     thread if it has more than `short_body` bytes and `is_long_body` is true; a response is written in a thread if
     `is_long_answer` is true. The body of a `binary` response contains only tensors; the header fields carry the other
     members of a JSON response. `check_writable` raises unsupported_dtype, at a pointer, for a type that is not in

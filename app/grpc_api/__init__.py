@@ -1,1 +1,1 @@
-"""The Open Inference Protocol over gRPC: calls, their errors, and the gRPC server (extra `grpc`)."""
+"""The Open Inference Protocol over gRPC: calls, their errors, and the gRPC server (the `grpc` extra)."""

@@ -1,4 +1,4 @@
-"""Checks that the packages of the extra `grpc` are installed, and limits what gRPC itself logs.
+"""Checks that the packages of the `grpc` extra are installed, and limits what gRPC itself logs.
 
 Otherwise, callers could fill the log with lines that are useless to whoever runs the service.
 """
@@ -21,7 +21,7 @@ class NoGrpc(Exception):
 
 
 def check_grpc() -> None:
-    """Raise NoGrpc if the packages of the extra `grpc` are missing."""
+    """Raise NoGrpc if the packages of the `grpc` extra are missing."""
     quiet_core()
     for package in ("grpc", "google.protobuf"):
         try:

@@ -27,7 +27,7 @@ Address = tuple[str, int]
 class RpcRequest(ServedRequest):
     """A call, or one request of a stream.
 
-    `exchange` is the request itself, because the request holds the byte counts and knows whether the caller has
+    `exchange` is the request itself, because the request holds the byte counts and records whether the caller has
     disconnected.
     """
 

@@ -1,7 +1,7 @@
 """Finds the arrays of a JSON body without reading them.
 
-A scanner walks the body outside its arrays. It knows the depth and the names of the members that hold arrays: `values`
-and `base64` of a tensor in a gather or in a feature of a lookup, `data` of an input in an inference request. The arrays
+A scanner walks the body outside its arrays. It looks for the members that hold arrays, at their depth: `values` and
+`base64` of a tensor in a gather or in a feature of a lookup, and `data` of an input in an inference request. The arrays
 are cut out, a library reads the rest (`envelope`), and `read_elements` reads the arrays. The scanner checks only what
 it needs and accepts much that is not JSON. The readers of the individual parts reject such text, and `grammar`
 distinguishes invalid JSON from other faults.

@@ -17,7 +17,7 @@ MAX_DIGITS: Final = 4000
 _SHOWN_CHARACTERS: Final = 64
 _WORD_BITS: Final = 64
 _FLOAT_INTEGERS: Final = 10.0**SHORT_DIGITS
-"""A number of at most SHORT_DIGITS characters whose magnitude is below this converts exactly to an integer."""
+"""A number of at most SHORT_DIGITS characters converts exactly to an integer if its magnitude is below this."""
 _BEHIND_ZEROS: Final = ("", "e", "E")
 """What may follow the sign, zeros and point of a number that is zero."""
 

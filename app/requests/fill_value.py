@@ -20,7 +20,7 @@ _QUOTED: Final = '"none"'
 
 
 class JsonItem(NamedTuple):
-    """The JSON value of the request field `name`, at `pointer`."""
+    """The JSON value of the `name` field of a request, at `pointer`."""
 
     value: Any
     pointer: str

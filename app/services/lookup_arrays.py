@@ -76,7 +76,7 @@ def fills_rows(call: LookupCall, feature: Feature) -> bool:
 def replaced_indices(call: LookupCall, plan: LookupPlan, rows: Found) -> list[Replacement]:
     """Return the indices of each feature, with out-of-bounds indices replaced unless they are an error.
 
-    An index whose row is to be filled is replaced by the table's number of rows.
+    If an index's row is to be filled, the index is replaced by the table's number of rows.
     """
     found = []
     for feature, planned, by_key in zip(call.features, plan.features, rows, strict=True):

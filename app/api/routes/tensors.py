@@ -296,7 +296,7 @@ def read_replicas(fields: Mapping[str, str], store: TensorStore) -> int | None:
 
 
 def _read_number(fields: Mapping[str, str], name: str, most: int, note: str = "") -> int | None:
-    """Read the query field `name`, an integer from 1 to `most`; None if not given. Raises invalid_field."""
+    """Read the `name` query field, an integer from 1 to `most`; None if not given. Raises invalid_field."""
     text = fields.get(name)
     if text is None:
         return None

@@ -310,7 +310,7 @@ def _hint_for_rows(first: int, last: int, shape: tuple[int, ...]) -> str:
 def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | None]:
     """Copy bytes `begin` to `end`.
 
-    Returns their ETag and the bytes, or None instead of the bytes if scatters kept changing them.
+    Returns their ETag and the bytes, or their ETag and None if scatters kept changing them.
     """
     for _ in range(_COPIES):
         resident = content.resident()

@@ -14,7 +14,7 @@ const MOST_BYTES = 1 << 20;
 const INLINE = "";
 
 export class Playground {
-  /** `operators` are the service's operators; `onRun` is called with a gather's explanation and its response's Server-Timing. */
+  /** `operators` are the service's; `onRun` is called with a gather's explanation and its response's Server-Timing. */
   constructor(operators, dtypes, onRun) {
     this.operators = operators;
     this.onRun = onRun;

@@ -17,7 +17,7 @@ from app.tensors.lookup_call import ARRAYS
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 _ID, _INPUT, _RAW = (number << 3 | _BYTES for number in (3, 5, 7))
-"""Tags of the fields `id`, `inputs` and `raw_input_contents` of a ModelInferRequest."""
+"""Tags of the `id`, `inputs` and `raw_input_contents` fields of a ModelInferRequest."""
 _LONGEST_VARINT: Final = 10
 MAX_REST_BYTES: Final = 1 << 20
 """Maximum size of a message without `raw_input_contents`: protobuf takes 10 to 20 ms for a megabyte of tiny fields,

@@ -53,7 +53,7 @@ from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
 
 _LEAST_DATA: Final = 8
-"""Size in bytes of the shortest member `data`."""
+"""Size in bytes of the shortest `data` member."""
 _ITEMS: Final = "the items of the inputs"
 _NO_LIST: Final = b"{n"
 _SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
