@@ -27,7 +27,7 @@ class Result:
     """An array with its details, as returned with `with_info=True`.
 
     array       the array, or the PyTorch tensor
-    etag        ETag of the resident tensor's content that was read; None for data sent with the request
+    etag        ETag of the resident tensor's data that was read; None for data sent with the request
     device      device that ran the gather, cpu or gpu; None for a download
     request_id  ID of the request in the service's log
     timings     seconds that the service spent in each of its stages, such as parse, queue, kernel and encode
@@ -61,7 +61,8 @@ class TableRange:
     """Rows `start` to `stop` - 1 of a table in a cluster, and the names of the `shards` that hold them.
 
     After the first scatter into the version, `primary` is the shard that orders the scatters into this range, and
-    `in_sync` are the shards that have every acknowledged scatter. Before, they are None and empty.
+    `in_sync` are the shards that have every acknowledged scatter. Before that, `primary` is None and `in_sync` is
+    empty.
     """
 
     start: int
@@ -76,11 +77,12 @@ class TensorInfo:
     """The metadata of a version of a resident tensor.
 
     `bytes` is the size of its items; `created` and `modified` are in RFC 3339. `version` is its number, and `versions`
-    are the numbers of all retained versions. `etag` identifies this content. `sha256` is the hash of dtype, shape and
-    items as uploaded; equal uploads have equal hashes. `prefault` and `lock` say whether the content is loaded into
-    memory before requests need it, and locked there. `note` is the note given with the upload. In a cluster, `replicas`
-    is the number of shards that should hold each row range, else None, and `metadata` returns the first 1000 `ranges`.
-    `keys` is None for a tensor without keys; with keys, `capacity` is the number of rows it can hold before it grows.
+    are the numbers of all retained versions. `etag` identifies this version of the data. `sha256` is the hash of dtype,
+    shape and items as uploaded; equal uploads have equal hashes. `prefault` and `lock` say whether the data is loaded
+    into memory before requests need it, and whether it is locked there. `note` is the note given with the upload. In a
+    cluster, `replicas` is the number of shards that should hold each row range, and `metadata` returns the first 1000
+    `ranges`; on a single machine, `replicas` is None. `keys` is None for a tensor without keys; with keys, `capacity`
+    is the number of rows it can hold before it grows.
     """
 
     name: str
@@ -106,7 +108,7 @@ class TensorInfo:
 class ScatterInfo:
     """The outcome of a scatter, as returned by `scatter(..., with_info=True)`.
 
-    etag             ETag of the tensor's content after the scatter
+    etag             ETag of the tensor's data after the scatter
     ranges           in a cluster, the number of row ranges that it changed; None on a single machine
     version          number of the version that it changed
     request_id       ID of the request in the service's log
@@ -124,11 +126,11 @@ class ScatterInfo:
 class RowsChanged:
     """The outcome of an upsert or a removal of rows by key.
 
-    etag             ETag of the table's content after the change
+    etag             ETag of the table's data after the change
     rows             number of rows after the change
-    inserted         number of an upsert's keys that were new
-    removed          number of rows that a removal removed
-    missing          number of a removal's keys that the table did not have
+    inserted         number of new keys in an upsert
+    removed          number of rows that were removed
+    missing          number of keys in a removal that the table did not have
     version          number of the version that it changed
     request_id       ID of the request in the service's log
     idempotency_key  Idempotency-Key of the request
@@ -224,7 +226,7 @@ def read_tensor(body: Any) -> Encoded:
 
 
 def _read_found(answer: Answer) -> tuple[Encoded, Encoded | None]:
-    """Return the output of a gather by key, and its `found` array, or None if the request did not ask for it."""
+    """Return the output of a gather by key, and its `found` array (None if the request did not include `found`)."""
     tensors = read_tensors(answer.body)
     if "output" not in tensors:
         raise UnexpectedAnswer(f"the answer has no output but {', '.join(tensors)}", answer.status)

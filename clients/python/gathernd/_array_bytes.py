@@ -119,7 +119,7 @@ class StreamedTensor:
 def encode(array: NDArray[Any]) -> EncodedTensor:
     """Encode `array`. Shares its memory if it is contiguous and little endian, else copies it.
 
-    Raises TypeError for a dtype that the service lacks, and for an array with masked items.
+    Raises TypeError if the service does not have the dtype or if the array has masked items.
     """
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
         raise TypeError("the service has no masked items: filled() gives the array a value for each")
@@ -139,7 +139,7 @@ def decode(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> NDAr
     """Decode `raw` to an array that shares its memory; strings become an object array.
 
     Raises UnexpectedAnswer if the number of bytes does not match the shape, and ModuleNotFoundError if the type needs
-    ml_dtypes, which is not installed.
+    ml_dtypes and it is not installed.
     """
     dtype = numpy_dtype(element_type)
     if dtype is None:

@@ -20,7 +20,7 @@ _FIRST_ROUNDED: Final = 2**53
 def as_array(value: Any) -> NDArray[Any]:
     """Convert `value` to a NumPy array. Shares memory if possible; arrays on a GPU are copied to the host.
 
-    PyTorch tensors may require gradients. Raises ModuleNotFoundError if the type needs ml_dtypes, which is not
+    PyTorch tensors may require gradients. Raises ModuleNotFoundError if the type needs ml_dtypes and it is not
     installed.
     """
     if isinstance(value, np.ndarray):
@@ -28,7 +28,8 @@ def as_array(value: Any) -> NDArray[Any]:
     if _is_torch(value):
         return _torch_array(value)
     if hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in _IN_HOST_MEMORY:
-        # CuPy arrays have `get`, which older versions need. Other libraries export a host copy through DLPack.
+        # CuPy arrays have `get`, which is needed for older versions of CuPy. Other libraries export a host copy through
+        # DLPack.
         return np.asarray(value.get()) if hasattr(value, "get") else np.from_dlpack(value, device="cpu", copy=True)
     if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
@@ -87,7 +88,8 @@ def as_type(value: Any, dtype: str) -> NDArray[Any]:
     if wanted is None:
         return array
     if array.dtype.kind in "fc" and bool((np.abs(array) >= _FIRST_ROUNDED).any()):
-        # NumPy converts integers to floats, and may round them, if a list mixes them with floats or exceeds int64.
+        # If a list mixes integers with floats or exceeds int64, NumPy converts the integers to floats, and may round
+        # them.
         return _numbers_as_type(np.array(value, object), wanted)
     if array.dtype == wanted:
         return array

@@ -59,5 +59,5 @@ def _is_large(source: Any) -> bool:
 
 
 def _takes_long(answer: Answer) -> bool:
-    """Return True if an answer may take long to parse. Binary arrays do not, since they share its memory."""
+    """Return True if an answer may take long to parse. Binary arrays do not, because they share the answer's memory."""
     return len(answer.body) >= LARGE_BYTES and not answer.headers.get("content-type", "").startswith(SAFETENSORS)

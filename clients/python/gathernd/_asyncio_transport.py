@@ -17,8 +17,8 @@ from ._socket_transport import IDLE_SECONDS, JOIN_BYTES, MAX_IDLE, readable_chec
 from .errors import Disconnected, TransportError
 
 _SCRATCH_BYTES: Final = 128 << 10
-"""Size of the receive buffer for a header and the start of its body. Large, because waking the event loop costs more
-than a copy.
+"""Size of the receive buffer for a header and the start of its body. It is large, because waking the event loop costs
+more than a copy.
 """
 _CLOSE_SECONDS: Final = 1.0
 """Maximum seconds that `close` waits for the event loop to close the sockets."""

@@ -93,7 +93,7 @@ class ConnectionSettings:
 
 
 def _trust_context(authorities: str) -> ssl.SSLContext:
-    """Return a context that trusts the authorities in a file or folder. OSError and ValueError contain the path."""
+    """Return a context that trusts the authorities in a file or folder. Raises OSError or ValueError, with the path."""
     folder = Path(authorities).is_dir()
     try:
         return ssl.create_default_context(

@@ -58,9 +58,9 @@ def gather(
 ) -> Request[Any]:
     """Make the request of a gather, in safetensors if it has both element types, else in JSON with base64.
 
-    `parameter` is the operator's own parameter, `batch_dims` the additional one of `gather`. `out_of_bounds` None means
-    the dialect's default. The result is an array, with `as_torch` a PyTorch tensor, and with `info` a Result that holds
-    it.
+    `parameter` is the operator's own parameter, and `batch_dims` is the additional parameter of `gather`. If
+    `out_of_bounds` is None, the dialect's default applies. The result is an array or, with `as_torch`, a PyTorch
+    tensor. With `info`, it is a Result that holds the array or tensor.
     """
     index_array = as_indices(indices, widen=dialect.startswith("onnx"))
     make: Decode = decode_for_torch if as_torch else decode
@@ -169,7 +169,7 @@ def gather_block_quantized(
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """Return the name of a type given by name or as a NumPy type; None for None."""
+    """Return the name of a type that is given by name or as a NumPy type; None for None."""
     return dtype if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
 
 
@@ -216,7 +216,8 @@ def put(
     capacity: int | None,
     progress: Progress | bool | None,
 ) -> Request[TensorInfo]:
-    """Make the request of an upload, as raw bytes (the only format with every element type), or safetensors for keys.
+    """Make the request of an upload: as raw bytes, the only format with every element type, or with keys as
+    safetensors.
 
     Not retryable: a second attempt would create another version, and so could drop the oldest one.
     """
@@ -251,7 +252,9 @@ def get(
     as_torch: bool,
     progress: Progress | bool | None,
 ) -> Request[Any]:
-    """Make the request of a download as raw bytes: all rows, or rows a to b - 1 for `rows` (a, b); into `out` if given.
+    """Make the request of a download as raw bytes: of all rows or, for `rows` (a, b), of rows a to b - 1.
+
+    The result is written to `out` if that is given.
 
     Raises TypeError unless `rows` is two integers or a slice with step 1.
     """
@@ -367,7 +370,7 @@ def delete_alias(name: str, if_match: str | None) -> Request[None]:
 
 
 def ready() -> Request[None]:
-    """Make the readiness check. The service answers with NotReady if it is not ready."""
+    """Make the readiness check. The service responds with NotReady if it is not ready."""
     return Request("GET", "/readyz", lambda _: None, headers={"accept": JSON})
 
 

@@ -1,4 +1,4 @@
-"""Messages of network errors. Each names the service's URL, the call and the elapsed seconds if they are known."""
+"""Messages of network errors. Each includes the service's URL and, if known, the call and the elapsed seconds."""
 
 from __future__ import annotations
 

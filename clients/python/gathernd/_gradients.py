@@ -47,10 +47,10 @@ def backward(
 ) -> Request[Any]:
     """Make the request of a gather's gradient in safetensors, which has every float type.
 
-    `parameter` is the operator's own parameter, `batch_dims` the additional one of `gather`. The result is an array, or
-    with `sparse` a SparseGradient; with `as_torch`, of PyTorch tensors. Raises ValueError unless exactly one of
-    `data_shape` and `tensor` is given, and TypeError if safetensors lacks grad_output's type or a size is not an
-    integer.
+    `parameter` is the operator's own parameter, and `batch_dims` is the additional parameter of `gather`. The result is
+    an array or, with `sparse`, a SparseGradient. With `as_torch`, PyTorch tensors replace the arrays. Raises ValueError
+    unless exactly one of `data_shape` and `tensor` is given, and TypeError if safetensors does not have grad_output's
+    type or a size is not an integer.
     """
     make: Decode = decode_for_torch if as_torch else decode
 

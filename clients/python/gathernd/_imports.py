@@ -95,7 +95,7 @@ def end(number: str) -> Request[None]:
 
 
 def outcome(found: ImportInfo) -> TensorInfo | None:
-    """Return the metadata of an import's new version, or None while it runs.
+    """Return the metadata of an import's new version, or None while the import is running.
 
     Raises the import's error, or NotFound if the import was cancelled.
     """

@@ -35,7 +35,8 @@ def key_array(keys: Any) -> NDArray[Any]:
 def request_keys(keys: Any, *, binary: bool = True) -> dict[str, EncodedTensor]:
     """Return the key tensors of a request: `keys`, or `keys.offsets` and `keys.bytes` for strings in a `binary` body.
 
-    A binary body can encode strings of rank 1 only. For other ranks `keys` is a string tensor, which it cannot encode.
+    A binary body can contain only strings of rank 1. For other ranks, `keys` is a string tensor, which must be sent as
+    JSON.
     """
     array = key_array(keys)
     if binary and array.ndim == 1 and array.dtype.kind not in "iu":
@@ -59,8 +60,8 @@ def as_key_type(keys: Any, dtype: str) -> NDArray[Any] | None:
 def key_tensors(keys: Any) -> dict[str, EncodedTensor]:
     """Return the key tensors of an upload: `keys` for integers, `keys.offsets` and `keys.bytes` for strings.
 
-    `keys` may be the path of an npy file. Raises TypeError for keys of other types, and ValueError unless the rank is
-    1.
+    `keys` may be the path of an npy file. Raises TypeError if the keys have another type, and ValueError if their rank
+    is not 1.
     """
     if isinstance(keys, str | os.PathLike):
         keys = np.load(keys, mmap_mode="r", allow_pickle=False)

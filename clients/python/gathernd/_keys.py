@@ -1,4 +1,4 @@
-"""Requests with keys, which name the rows of a table instead of their positions: gathers, uploads, downloads."""
+"""Requests that select the rows of a table by key instead of by position: gathers, uploads, downloads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOUND: Final = "found"
 
 
 def key_fields(missing: Missing | None, missing_row: Any, found: bool) -> dict[str, Any]:
-    """Return the request fields that go with keys, without those at their defaults."""
+    """Return the request fields that accompany keys, except those with default values."""
     fields: dict[str, Any] = {} if missing is None else {"missing": missing}
     if missing_row is not None:
         fields["missing_row"] = row_name(missing_row)
@@ -55,10 +55,11 @@ def gather(
     as_torch: bool,
     keys: Any,
 ) -> Request[Any]:
-    """Make the request of a Gather, of rows by key or of slices by position.
+    """Make the request for a Gather, either of rows by key or of slices by position.
 
-    The result is an array, with `as_torch` a PyTorch tensor, and with `info` or `found` a Result that holds it. Raises
-    TypeError unless exactly one of indices and keys is given, and for options of keys without keys.
+    The result is an array or, with `as_torch`, a PyTorch tensor. With `info` or `found`, it is a Result that holds the
+    array or tensor. Raises TypeError unless exactly one of indices and keys is given, and if options for keys are given
+    without keys.
     """
     if (indices is None) == (keys is None):
         raise TypeError("a gather takes indices, positions of rows, or keys=, and one of them")

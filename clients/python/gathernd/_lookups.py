@@ -1,4 +1,4 @@
-"""Lookups of many resident tensors in one request: the features, the request, and the parser of its answer."""
+"""Lookups in many resident tensors in one request: the features, the request, and the parser of its answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Feature:
     as in `Client.gather`.
 
     Entries equal to `padding_index` are removed from their bags. An empty bag returns the row `default_index`, or zeros
-    by default. Both are positions, or with keys a mapping such as {"key": 7}.
+    by default. Both are positions or, for a feature with keys, a mapping such as {"key": 7}.
     """
 
     tensor: str | NamedTensor
@@ -66,7 +66,7 @@ class LookupResult:
     """The result of a lookup with its details, as returned with `with_info=True`.
 
     output      the array, or without `concat` a list with one array per feature
-    etags       for each feature, the ETag of the content that was read
+    etags       for each feature, the ETag of the data that was read
     request_id  ID of the request in the service's log
     timings     seconds that the service spent in each of its stages
     replaced    number of indices that were out of bounds and replaced; None if such indices are an error
@@ -170,7 +170,7 @@ def with_weight_types(features: Iterable[Feature], dtypes: Mapping[str, str]) ->
 
 
 def without_key_type(features: Iterable[Feature]) -> dict[str, list[int]]:
-    """Find the features whose keys are a list, which has no type of its own. Returns their numbers by tensor name."""
+    """Find the features whose keys are a list, which has no type of its own. Returns their indices by tensor name."""
     found: dict[str, list[int]] = {}
     for number, one in enumerate(features):
         if one.keys is not None and has_no_type(one.keys):
@@ -189,9 +189,9 @@ def lookup(
 ) -> Request[Any]:
     """Make the request of a lookup, in safetensors if possible, else in JSON.
 
-    The result is an array, or without `concat` a list of arrays; with `info` or a feature with `found`, a LookupResult.
-    Raises TypeError if indices, offsets or lengths are not integers, and ValueError for a feature with both offsets and
-    lengths.
+    The result is an array or, without `concat`, a list of arrays. With `info`, or if a feature has `found`, it is a
+    LookupResult. Raises TypeError if indices, offsets or lengths are not integers, and ValueError if a feature has both
+    offsets and lengths.
     """
     named, arrays = [], []
     for feature in features:
@@ -228,7 +228,7 @@ def lookup(
             told.get("missing"), known,
         )  # fmt: skip
 
-    # safetensors has no strings: string keys with another rank than 1 make it a JSON request.
+    # safetensors has no strings, so string keys of a rank other than 1 are sent as JSON.
     if all(tensor.element_type.safetensors for own in arrays for tensor in own.values()):
         tensors = {f"{number}.{array}": one for number, own in enumerate(arrays) for array, one in own.items()}
         text = json.dumps({"features": named, **asked}, separators=(",", ":"))

@@ -1,6 +1,6 @@
 """`gathernd.gathernd`, `gather` and `gather_elements`: functions for code that does not create a client.
 
-The environment names the service: GATHERND_URL, GATHERND_API_KEY if the service requires a key, and GATHERND_CA.
+The environment specifies the service: GATHERND_URL, GATHERND_API_KEY if the service requires a key, and GATHERND_CA.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def default_client() -> Client:
 
 
 def gathernd(data: Any, indices: Any, batch_dims: int = 0) -> NDArray[Any]:
-    """GatherND by the service at GATHERND_URL (default http://127.0.0.1:8080); see `Client.gathernd`.
+    """Run GatherND on the service at GATHERND_URL (default http://127.0.0.1:8080); see `Client.gathernd`.
 
     Has the same signature as modeci_mdf's function of this name.
     """
@@ -41,12 +41,14 @@ def gathernd(data: Any, indices: Any, batch_dims: int = 0) -> NDArray[Any]:
 
 
 def gather(data: Any, indices: Any, axis: int = 0) -> NDArray[Any]:
-    """Gather by the service at GATHERND_URL (default http://127.0.0.1:8080), see `Client.gather`."""
+    """Run Gather on the service at GATHERND_URL (default http://127.0.0.1:8080); see `Client.gather`."""
     return default_client().gather(data, indices, axis)
 
 
 def gather_elements(data: Any, indices: Any, axis: int = 0) -> NDArray[Any]:
-    """GatherElements by the service at GATHERND_URL (default http://127.0.0.1:8080), see `Client.gather_elements`."""
+    """Run GatherElements on the service at GATHERND_URL (default http://127.0.0.1:8080); see
+    `Client.gather_elements`.
+    """
     return default_client().gather_elements(data, indices, axis)
 
 

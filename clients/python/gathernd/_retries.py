@@ -32,12 +32,12 @@ _FIRST_PAUSE: Final = 0.1
 READY_PAUSE_S: Final = 0.1
 """Seconds between two readiness checks."""
 _OF_PROXIES: Final = frozenset((502, 503, 504))
-"""Statuses that a proxy returns if the service behind it does not answer."""
+"""Statuses that a proxy returns if the service behind it does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Limits of retries: the number of retries of a request, and the total seconds of the pauses before them."""
+    """Limits on the retries of a request: their number, and the total seconds of the pauses before them."""
 
     count: int = 3
     seconds: float = 30.0
@@ -48,10 +48,10 @@ class Attempts(Generic[T]):
 
     A request is retried:
 
-    - after a 503 of the service with Retry-After: the service did nothing, or did part of a scatter, whose
-      Idempotency-Key prevents that it is applied twice
+    - after a 503 from the service with Retry-After: the service did nothing, or did part of a scatter, and the
+      Idempotency-Key prevents the scatter from being applied twice
     - if no connection could be made
-    - only if the request is retryable: if the connection broke, or a proxy answered 502, 503 or 504
+    - only if the request is retryable: if the connection broke, or a proxy responded with 502, 503 or 504
     """
 
     def __init__(self, request: Request[T], retries: Retries, until: float | None) -> None:
@@ -85,7 +85,7 @@ class Attempts(Generic[T]):
         """Return the seconds to wait if a retry is safe and may help, else None."""
         asked = _retry_after(outcome) if isinstance(outcome, Answer) else None
         if isinstance(error, ServiceError):
-            # Jitter: requests that were refused together should not all return at the same time.
+            # Jitter: requests that were refused together should not all be retried at the same time.
             return None if error.status != 503 or asked is None else asked * random.uniform(1.0, 1.1)  # noqa: S311
         if isinstance(error, ConnectError):
             again = not isinstance(error, UntrustedCertificate)
@@ -102,7 +102,7 @@ class Attempts(Generic[T]):
 def call_end(timeout: float | None) -> float | None:
     """Return the deadline, in `time.monotonic()` time, of a call that may take `timeout` seconds from now.
 
-    Returns None, for no limit, if `timeout` is None. Raises ValueError unless it is a positive number.
+    If `timeout` is None, returns None (no limit). Raises ValueError for any other value that is not a positive number.
     """
     if timeout is None:
         return None
@@ -112,9 +112,9 @@ def call_end(timeout: float | None) -> float | None:
 
 
 def may_become_ready(error: TransportError | NotReady) -> bool:
-    """Return True if the service may just be starting: it is not ready, does not answer, or a proxy says so.
+    """Return True if the service may still be starting: it is not ready or does not respond, or a proxy reports this.
 
-    An untrusted certificate, on either side, cannot become ready.
+    If a certificate is not trusted, on either side, waiting does not help.
     """
     if isinstance(error, UnexpectedAnswer):
         return error.status in _OF_PROXIES

@@ -158,8 +158,8 @@ def tensor_of_file(
     """Find a tensor in the header of a safetensors file: the tensor named `tensor`, or the only tensor.
 
     Returns its type, its shape, and the start and end offset of its bytes after the header. `held` is the number of
-    bytes after the header; `file` is the file's name in errors. Raises ValueError for an invalid file or a missing
-    tensor, and TypeError for a type that the service lacks.
+    bytes after the header; `file` is the file's name in errors. Raises ValueError if the file is invalid or the tensor
+    is missing, and TypeError if the service does not have the type.
     """
     try:
         entries = read_entries(header)

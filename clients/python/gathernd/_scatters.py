@@ -1,5 +1,7 @@
-"""Requests of scatters: ScatterND and ScatterElements, which return an updated copy of the data, and changes of a
-resident tensor by a scatter, or by an upsert or a removal of rows by key.
+"""Requests for scatters into a copy, and for changes of a resident tensor.
+
+ScatterND and ScatterElements return an updated copy of the data. A resident tensor is changed by a scatter, or by an
+upsert or a removal of rows by key.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def scatter_into_copy(
     """Make the request of a scatter into a copy, in safetensors if it has the element type, else in JSON with base64.
 
     `axis` is None for ScatterND. A list of updates is converted to the type of the data if the request contains the
-    data. The result is an array, with `as_torch` a PyTorch tensor, and with `info` a Result that holds it.
+    data. The result is an array or, with `as_torch`, a PyTorch tensor. With `info`, it is a Result that holds the array
+    or tensor.
     """
     make: Decode = decode_for_torch if as_torch else decode
 

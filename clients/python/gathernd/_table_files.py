@@ -37,11 +37,11 @@ def table_tensors(
     """Return the key tensors of an upload (empty without `key`) and the tensor of its rows.
 
     `source` is the path of a file, or an open, seekable file that stays open until the upload ends. `key` is the name
-    of the key column. `columns` are the columns of the rows; the default is all other columns. Columns of numbers give
-    rows of shape [n, columns]; one column of lists of equal length gives rows of shape [n, length].
+    of the key column. `columns` are the columns that form the rows; the default is all other columns. Columns of
+    numbers give rows of shape [n, columns]; one column of lists of equal length gives rows of shape [n, length].
 
-    Raises ValueError for an unreadable file, a missing column and null keys, and TypeError for columns of other types.
-    Iterating over the rows raises ValueError for nulls and for lists of different lengths.
+    Raises ValueError if the file cannot be read, a column is missing or a key is null, and TypeError if a column has
+    another type. Iterating over the rows raises ValueError if there is a null or if lists differ in length.
     """
     table = _open(source)
     path, names = table.path, table.schema.names
@@ -85,7 +85,9 @@ def _open(source: Any) -> _Table:
 
 
 class _Parquet:
-    """A Parquet file. A path is read page by page; an open file, which may be remote, by columns of a row group."""
+    """A Parquet file. A path is read page by page; an open file, which may be remote, is read by whole columns of a row
+    group.
+    """
 
     def __init__(self, source: Any, path: str) -> None:
         self.path = path
@@ -138,7 +140,9 @@ class _Arrow:
 
 
 class _Rows:
-    """The rows of an upload, made of columns of a file. Raises TypeError for columns of other types."""
+    """The rows of an upload, built from columns of a file. Raises TypeError if the columns have unsupported or
+    different types.
+    """
 
     def __init__(self, table: _Table, columns: Sequence[str]) -> None:
         self._table = table

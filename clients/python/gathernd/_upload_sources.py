@@ -24,8 +24,8 @@ TABLE_MAGIC: Final = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")
 def encode_upload(source: Any, tensor: str | None) -> EncodedTensor:
     """Encode the tensor to upload. A file is memory-mapped; the rows of an iterator are written to a temporary file.
 
-    `tensor` names a tensor in a safetensors file. Raises ValueError for a file that is neither npy nor safetensors and
-    for rows that differ in shape or type, TypeError for a type that the service lacks, and OSError.
+    `tensor` is the name of a tensor in a safetensors file. Raises ValueError if a file is neither npy nor safetensors
+    or if rows differ in shape or type, TypeError if the service does not have a type, and OSError.
     """
     if isinstance(source, str | os.PathLike):
         return _encode_file(Path(source), tensor)
@@ -40,9 +40,9 @@ def upload_tensors(
     """Return the tensors of an upload in order: the key tensors, if any, then `data`.
 
     `keys` is an array or the path of an npy file. Without `keys`, a safetensors file may contain key tensors in
-    addition to `data`. For a Parquet or Arrow file, a path or an open file, `keys` may be the name of a column, and
-    `columns` are the columns of the rows. May raise any error of `encode_upload`, `key_tensors` and `table_tensors`.
-    Also raises TypeError if the rows' type cannot be uploaded together with keys.
+    addition to `data`. For a Parquet or Arrow file (a path or an open file), `keys` may be the name of a column, and
+    `columns` are the columns that form the rows. May raise any error of `encode_upload`, `key_tensors` and
+    `table_tensors`. Also raises TypeError if the rows' type cannot be uploaded together with keys.
     """
     is_file = isinstance(source, str | os.PathLike)
     if (is_file and is_table_file(Path(source))) or _is_open_file(source):

@@ -1,12 +1,12 @@
 """The exceptions of this package. Each error code of the service has its own class.
 
 GatherNDError
-├── TransportError                  no answer, or one that cannot be understood
+├── TransportError                  no response, or one that cannot be parsed
 │   ├── ConnectError                no connection was made: nothing was sent
 │   │   └── UntrustedCertificate    the service's certificate is not trusted
 │   ├── Timeout (also TimeoutError) the service took longer than the client's timeout
 │   ├── Disconnected                the connection broke during the exchange
-│   └── UnexpectedAnswer            an answer that is not the service's, such as a proxy's page
+│   └── UnexpectedAnswer            a response that is not from the service, such as a proxy's page
 └── ServiceError                    the service refused; its fields say what and where
     ├── MalformedRequest            and so on, see `BY_CODE`
     ├── TensorNotFound (also a LookupError)
@@ -26,7 +26,7 @@ class GatherNDError(Exception):
 
 
 class TransportError(GatherNDError):
-    """No answer was received, or the answer cannot be understood."""
+    """No response was received, or the response cannot be parsed."""
 
 
 class ConnectError(TransportError):
@@ -34,7 +34,7 @@ class ConnectError(TransportError):
 
 
 class UntrustedCertificate(ConnectError):
-    """The service's certificate is not trusted, has expired or names another host; nothing was sent."""
+    """The service's certificate is not trusted, has expired or is for another host; nothing was sent."""
 
 
 class Timeout(TransportError, TimeoutError):
@@ -46,7 +46,7 @@ class Disconnected(TransportError):
 
 
 class UnexpectedAnswer(TransportError):
-    """An answer that is not the service's, such as a proxy's page; `status` is its HTTP status."""
+    """A response that is not from the service, such as a proxy's page; `status` is its HTTP status."""
 
     def __init__(self, detail: str, status: int) -> None:
         super().__init__(detail)
@@ -134,7 +134,7 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The key lacks the scope, or tensors may not be changed from here."""
+    """The key does not have the required scope, or tensors may not be changed from here."""
 
     code = "forbidden"
 
@@ -146,7 +146,7 @@ class NotFound(ServiceError):
 
 
 class MethodNotAllowed(ServiceError):
-    """The route does not take this method: the service may be older than this client."""
+    """The route does not accept this method: the service may be older than this client."""
 
     code = "method_not_allowed"
 
@@ -176,7 +176,7 @@ class HeaderTooLarge(ServiceError):
 
 
 class NameConflict(ServiceError):
-    """The name is taken: tensors and aliases share one namespace, and it belongs to the other kind."""
+    """The name is taken: tensors and aliases share one namespace, and one of the other kind has this name."""
 
     code = "name_conflict"
 
@@ -190,7 +190,8 @@ class TensorInUse(ServiceError):
 class PreconditionFailed(ServiceError):
     """`if_match` or `if_none_match` does not hold for the current tensor or alias.
 
-    In a cluster, also raised if a scatter is retried under its Idempotency-Key after its version was removed.
+    In a cluster, this is also raised if a scatter is retried with its Idempotency-Key after the version to which it was
+    first sent was removed.
     """
 
     code = "precondition_failed"
@@ -263,7 +264,7 @@ class BatchShapeMismatch(ServiceError):
 
 
 class IndexDepthOutOfRange(ServiceError):
-    """The last dimension of indices is 0, or more than the axes of data that can be indexed."""
+    """The last dimension of indices is 0, or more than the number of axes of data that can be indexed."""
 
     code = "index_depth_out_of_range"
 
@@ -281,7 +282,7 @@ class IndicesShapeMismatch(ServiceError):
 
 
 class IndexOutOfBounds(ServiceError, IndexError):
-    """An index is outside its axis of data: `errors` has the first ten, `total` counts all."""
+    """An index is outside its axis of data; `errors` has the first ten such indices, and `total` counts all."""
 
     code = "index_out_of_bounds"
 
@@ -299,7 +300,7 @@ class LimitExceeded(ServiceError):
 
 
 class UpdatesShapeMismatch(ServiceError):
-    """The updates of a scatter have another shape or type than the slices they replace."""
+    """The updates of a scatter differ in shape or type from the slices that they replace."""
 
     code = "updates_shape_mismatch"
 
@@ -323,7 +324,7 @@ class DeviceUnavailable(ServiceError):
 
 
 class NoKeys(ServiceError):
-    """The request names rows by key, but the table has no keys."""
+    """The request selects rows by key, but the table has no keys."""
 
     code = "no_keys"
 
@@ -365,7 +366,7 @@ class NotOffered(ServiceError):
 
 
 class ShardUnavailable(ServiceError):
-    """No replica of some of the requested rows answers. Other rows of the table are available; retry later.
+    """For some of the requested rows, no replica responds. Other rows of the table are available; retry later.
 
     The outcome of a scatter is unknown: retry it with its Idempotency-Key, which is in a note of the error.
     """

@@ -36,7 +36,7 @@ _OPTION: Final = re.compile(r"/(?:query|__metadata__/lookup)/(?P<name>[a-z_]+)")
 
 
 def option_of_pointer(pointer: str) -> str:
-    """Translate a JSON Pointer into a request to the option or feature that was typed. Features are counted from 1.
+    """Return what was typed for a JSON Pointer into a request: an option or a feature. Features are counted from 1.
 
     Other pointers are returned unchanged: `/indices`, for example, is also the name of the command's argument.
     """

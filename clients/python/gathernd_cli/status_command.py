@@ -25,7 +25,7 @@ TIMEOUT_S: Final = 10.0
 _SAMPLE: Final = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 _FAILED: Final = re.compile(r'(^|,)status="5')
 _NOT_READY: Final = re.compile(r'(^|,)path="[^"]*/readyz?",status="503"')
-"""The labels of readiness probes that were answered "not ready". They do not count as failures."""
+"""The labels of readiness probes whose response was "not ready". Such probes do not count as failures."""
 
 app = typer.Typer(add_completion=False)
 

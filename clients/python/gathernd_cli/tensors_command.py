@@ -63,7 +63,7 @@ class PutOptions(TypedDict):
 
 
 class UploadOptions(PutOptions):
-    """Options of uploads, including those that imports lack."""
+    """Options of uploads, including those that imports do not have."""
 
     columns: list[str] | None
     capacity: int | None

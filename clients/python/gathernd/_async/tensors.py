@@ -46,13 +46,13 @@ class AsyncTensors(AsyncRequests):
         file; or an iterator of rows, which are written to a temporary file first. `tensor` is the name of a tensor in a
         safetensors file. Files and memory-mapped arrays are read while they are being sent.
 
-        `keys` assigns each row a key, by which `gather` and `lookup` find the row: distinct integers or strings, one
-        per row, or the path of an npy file that contains them. A safetensors file contains keys if its tensors are
-        `keys` (for strings, `keys.offsets` and `keys.bytes`) and `data`.
+        `keys` assigns each row a key, by which `gather` and `lookup` find the row. It is an array or list of distinct
+        integers or strings, one per row, or the path of an npy file that contains them. A safetensors file contains
+        keys if its tensors are `keys` (for strings, `keys.offsets` and `keys.bytes`) and `data`.
 
         For a Parquet or Arrow file (Feather, IPC stream), which needs the extra `parquet`, `keys` may be the name of a
-        column. `columns` are the columns of the rows (default: all others): columns of numbers of one type, or one
-        column of lists of equal length. The key column is read once more than the others.
+        column. `columns` are the columns that form the rows (default: all other columns): columns of numbers of one
+        type, or a single column of lists of equal length. The key column is read one more time than the others.
 
         `if_match` is the ETag that the tensor must have; `if_none_match="*"` requires that the name is new. `prefault`
         makes the service load the data into memory before requests need it; `lock` locks the data in memory if the
@@ -62,7 +62,7 @@ class AsyncTensors(AsyncRequests):
         the number of rows that a table with keys can hold before it grows. `progress` is called with the number of
         bytes sent so far; True shows a progress bar on stderr.
 
-        Raises PreconditionFailed, KeysNotUnique, and ValueError for a file of another kind or rows that differ in shape
+        Raises PreconditionFailed, KeysNotUnique, and ValueError if the file is of another kind or rows differ in shape
         or type.
         """
         request = await packed(

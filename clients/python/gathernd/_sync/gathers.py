@@ -197,10 +197,10 @@ class Gathers(Requests):
     ) -> Any:
         """GatherElements: each entry of `indices` selects one item of `data`.
 
-        The item's position is the entry's own position, with the entry as the coordinate on `axis`, like in NumPy's
-        take_along_axis. `data` is an array of rank r >= 1, or the name (str) of a resident tensor. `indices` has the
-        same rank and, on every axis except `axis`, at most data's size. Returns an array of data's type with the shape
-        of `indices`.
+        The item's position is the entry's own position, except that the entry replaces the coordinate on `axis`, as in
+        NumPy's take_along_axis. `data` is an array of rank r >= 1, or the name (str) of a resident tensor. `indices`
+        has the same rank and, on every axis except `axis`, at most data's size. Returns an array of data's type with
+        the shape of `indices`.
 
         `dialect` is onnx-13, onnx-11 or openvino-6; `device` is auto or cpu. `with_info` returns a Result that holds
         the array; `as_torch` returns a PyTorch tensor.

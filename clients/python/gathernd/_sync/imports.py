@@ -41,7 +41,7 @@ class Imports(Requests):
         shows a progress bar on stderr. The other arguments are as in `put`. `timeout` applies to each request. If you
         stop waiting, the import continues; see `begin_import` and `end_import`.
 
-        Raises Forbidden for a URL that the operator does not allow, ImportFailed if the file cannot be read, and
+        Raises Forbidden if the operator does not allow the URL, ImportFailed if the file cannot be read, and
         PreconditionFailed.
         """
         found = self.begin_import(

@@ -61,7 +61,7 @@ class Scatters(Requests):
         is converted to data's type. Updates are applied in row-major order: with `reduction` none, the last update of a
         position wins; add, mul, min and max combine all updates. Returns an array of data's type and shape.
 
-        `dialect` is onnx-18, onnx-16 (which has no min and max), onnx-13 or onnx-11 (which both have only none).
+        `dialect` is onnx-18, onnx-16 (without min and max), or onnx-13 or onnx-11 (where `reduction` can only be none).
         `with_info` returns a Result that holds the array; `as_torch` returns a PyTorch tensor.
         """
         until = call_end(timeout)
@@ -117,10 +117,10 @@ class Scatters(Requests):
     ) -> Any:
         """ScatterElements: return a copy of `data` with each entry of `updates` written to one position.
 
-        The position is the entry's own position, with the index as the coordinate on `axis`. `data` is an array of rank
-        r >= 1, or the name (str) of a resident tensor, which is not changed. `indices` has the same rank and, on every
-        axis except `axis`, at most data's size; `updates` has the shape of `indices` and data's type. `reduction`,
-        `dialect` and the result are as in `scatternd`.
+        The position is the entry's own position, except that the index replaces the coordinate on `axis`. `data` is an
+        array of rank r >= 1, or the name (str) of a resident tensor, which is not changed. `indices` has the same rank
+        and, on every axis except `axis`, at most data's size; `updates` has the shape of `indices` and data's type.
+        `reduction`, `dialect` and the result are as in `scatternd`.
         """
         until = call_end(timeout)
         name = resident_name(data)
