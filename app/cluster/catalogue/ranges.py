@@ -45,7 +45,7 @@ def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
     """Open the closed ranges of a version for scatters. Ranges whose shards are all lost stay closed.
 
     The running shards of a segment count as in sync if they have the uploaded rows. One of them is proposed as the
-    primary, at epoch PROPOSED. It begins, and raises the epoch, once it has found its rows. Nothing is acknowledged
+    primary, at epoch PROPOSED. It begins and raises the epoch after it has found its rows. Nothing is acknowledged
     before that, so any other shard of the segment that has the rows may join (`join_unled_range`) and be proposed
     instead. The change depends on the table's record, so that no segment moves meanwhile. Raises tensor_not_found.
     """

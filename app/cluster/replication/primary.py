@@ -74,8 +74,8 @@ def standing(members: Members | None, node: str, state: ReplicaState | None, res
 def may_acknowledge(members: Members, min_in_sync: int) -> bool:
     """Return whether a committed scatter may be acknowledged. This also applies to a repeated scatter.
 
-    This is checked before a record is created and again once it is committed, each time with the range's current record
-    in the catalogue.
+    This is checked before a record is created and again after it is committed, each time with the range's current
+    record in the catalogue.
     """
     return len(members.in_sync) >= min_in_sync
 

@@ -34,7 +34,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A message from a primary at `epoch`: append records after the record `after`, whose epoch is `after_epoch`.
+    """A message from a primary at `epoch`: append records after the one at sequence `after` and epoch `after_epoch`.
 
     `epochs` are the epochs of the new records, in order; the records themselves are sent along with the message. All
     records up to `commit` are committed. `last` is the sequence of the last record in the primary's log.

@@ -165,7 +165,7 @@ class _Fetch:
         self.deadline = now + left
         self.timer: asyncio.TimerHandle | None = None
         self.alarm = inf
-        """The time at which the timer fires: that of the next hedge, or the deadline."""
+        """When the timer fires: at the next hedge or at the deadline."""
         self.is_hedged = False
         self.fields = (
             fetcher.fields + fetcher.forwarded_lines(request) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))

@@ -22,8 +22,7 @@ LEAST_P95: Final = 0.005
 """Minimum seconds before a hedge. Shorter delays are noise from the network and from this process."""
 SILENT_READS: Final = 3
 SILENT_S: Final = 0.25
-"""A shard is silent once at least this many reads, over at least this many seconds, were dropped without a response.
-"""
+"""A shard is silent if at least SILENT_READS reads over at least SILENT_S seconds were dropped without a response."""
 HEDGED_SHARE: Final = 0.04
 """Maximum number of hedges per read of a range with several replicas."""
 SAVED_HEDGES: Final = 10.0
