@@ -74,7 +74,7 @@ def _channel_options(
         ("grpc.keepalive_timeout_ms", _milliseconds(settings.grpc_keepalive_timeout)),
         ("grpc.keepalive_permit_without_calls", 1),
         # Do not count pings. gRPC closes a connection that has sent too many only after the client has read its
-        # responses, and until then each further ping takes a kilobyte. If pings are not counted, gRPC stops reading
+        # responses, and until then each additional ping takes a kilobyte. If pings are not counted, gRPC stops reading
         # when too many responses are waiting.
         ("grpc.http2.max_ping_strikes", 0),
     ]

@@ -56,7 +56,8 @@ logger = logging.getLogger("gathernd")
 
 
 class Shard:
-    """The parts of a shard in addition to its store. `address` is where others reach the shard, or "" until it listens.
+    """The parts of a shard in addition to its store. `address` is the address at which others connect to the shard, or
+    "" until it listens.
 
     segment_routes        requests of reconcilers and routers for segments
     catalogue_follower    the catalogue as this process knows it, and the read lease
@@ -211,6 +212,6 @@ def cluster_key_of(settings: Settings) -> Path | None:
 
 
 def advertised_address(settings: Settings, port: Callable[[], int]) -> str:
-    """Return the address at which others reach a shard: the setting, or the host and port that it listens on."""
+    """Return the address at which others connect to a shard: the setting, or the host and port that it listens on."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return settings.advertise or f"{host}:{port()}"

@@ -30,11 +30,11 @@ _POLL_S: Final = 0.1
 
 
 class _Part(NamedTuple):
-    """Code that is compiled together. `whole` is a file that exists once the entire part is in the cache."""
+    """Code that is compiled together. `whole` is a file that exists only if the entire part is in the cache."""
 
     whole: Path
     load: Callable[[], None]
-    """Loads the part, and compiles what the cache lacks."""
+    """Loads the part, and compiles what is not in the cache."""
 
     def finish(self) -> None:
         """Load the part and mark it as complete."""
@@ -82,7 +82,7 @@ def _parts(cache_dir: Path, progress: Callable[[str], None]) -> Mapping[str, _Pa
 
 
 def _load_compiled(parts: Mapping[str, _Part], cache_dir: Path, lock: IO[bytes] | None) -> Iterable[_Part]:
-    """Load each part once it is complete, until all are loaded or the compiling processes have ended.
+    """Load each part as soon as it is complete, until all are loaded or the compiling processes have ended.
 
     Returns the parts that are still missing. In a group of workers, only the one that gets the lock starts the
     processes. If the folder cannot be written, there is no cache, and each worker compiles for itself.

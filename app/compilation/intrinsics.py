@@ -1,4 +1,4 @@
-"""LLVM instructions as functions for compiled code, for operations that Numba lacks or compiles into slow code.
+"""LLVM instructions as functions for compiled code, for operations that Numba does not have or compiles into slow code.
 
 All integers are int64, because Numba converts an operation on int64 and uint64 to float. Functions that treat an
 argument as unsigned have the same names as in LLVM (`ult`, `udiv`, `lshr`). Addresses are int64 and unchecked: the

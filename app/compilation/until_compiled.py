@@ -1,4 +1,4 @@
-"""A plain function that a compiled one replaces once it is ready.
+"""A plain function that is replaced by a compiled one when the compiled one is ready.
 
 The plain function is the reference and need not be fast. It defines the behavior of both. It runs with `--kernel numpy`
 and while the first startup is compiling, and tests compare the compiled function with it.

@@ -50,7 +50,7 @@ class IncomingBody(Protocol):
         ...
 
     def unread(self) -> int:
-        """Return the number of further bytes that are waiting in the socket."""
+        """Return the number of additional bytes that are waiting in the socket."""
         ...
 
     def ask_for_it(self) -> None:

@@ -125,5 +125,5 @@ class GpuTensorCopies:
                     del self._copies[etag]
 
     def clear(self) -> None:
-        """Drop all copies. Their memory is freed once their readers have finished."""
+        """Drop all copies. Their memory is freed when their readers have finished."""
         self._copies.clear()

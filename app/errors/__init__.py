@@ -12,7 +12,7 @@ and names, because the code below the transports does not depend on HTTP or gRPC
       rule      the rule of the operator that the request breaks, with the clause of the specification, or None
       places    where in the request, at most ten
       total     how many places there are in all
-      facts     further members of the body, such as `limit` and `maximum`
+      facts     other members of the body, such as `limit` and `maximum`
       hint      one sentence on how to fix this request; None to use the catalogue's
 """
 

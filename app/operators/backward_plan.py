@@ -84,7 +84,7 @@ class BackwardPlan:
 
     @property
     def output_items(self) -> int:
-        """Number of items that the kernel writes; if `sparse`, the maximum number."""
+        """Number of items that the kernel writes or, if `sparse`, the maximum number."""
         return self.rows * self.slice_items
 
     @property

@@ -378,7 +378,7 @@ def check_offsets(feature: Feature) -> None:
 
 
 def ends_early(feature: Feature) -> bool:
-    """Return whether the last offset that include_last_offset adds differs from the number of indices."""
+    """Return whether include_last_offset is set and the last offset differs from the number of indices."""
     if not feature.include_last_offset or feature.offsets is None:
         return False
     return int(feature.offsets.array[-1]) != feature.indices.array.size

@@ -1,4 +1,4 @@
-"""Fields of a request that selects rows by key, such as what to do with keys that the table lacks."""
+"""Fields of a request that selects rows by key, such as what to do with keys that the table does not have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOUND: Final = "found"
 KEY_FIELDS: Final = ("missing", "missing_row", FOUND)
 """Fields that exist only in requests with keys."""
 Missing = Literal["error", "fill", "row"]
-"""What to return for a key that the table lacks: an error, a row of one fill value, or another row."""
+"""What to return for a key that the table does not have: an error, a row of one fill value, or another row."""
 MISSING: Final[tuple[Missing, ...]] = get_args(Missing)
 
 

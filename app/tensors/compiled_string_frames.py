@@ -83,7 +83,7 @@ def first_longer(octets: Bytes, starts: Integers, most: int) -> int:
 
 @inlined
 def _copy(place: Address, limit: Address, target: Address, after: Address, end: Address) -> None:
-    """Copy the bytes at `place` to [target, after). May read further, up to `limit`, and write further, up to `end`."""
+    """Copy the bytes at `place` to [target, after). May read up to `limit` and write up to `end`."""
     while target < after and place + 8 <= limit and target + 8 <= end:
         store_u64(target, load_u64(place))
         place += 8

@@ -21,9 +21,9 @@ Kind = Literal["bool", "int", "uint", "float", "complex", "string"]
 class DType:
     """One element type. `item_size` is in bytes (0 for string).
 
-    If a format lacks the type, its name in that format is None. `npy` is the code in npy files, without the byte order.
-    `arithmetic` says whether items can be added and compared. Scatter reductions require this. Pooled lookups and
-    gradients require a float type for which it is true.
+    If a format does not have the type, the name in that format is None. `npy` is the code in npy files, without the
+    byte order. `arithmetic` says whether items can be added and compared. Scatter reductions require this. Pooled
+    lookups and gradients require a float type for which it is true.
     """
 
     name: str

@@ -109,8 +109,8 @@ class Answer:
     `outputs` are the tensors by name, in order: `output`, the outputs of a gradient, or those of a lookup that does not
     join them; then `found`, if a request by key includes it. `dialect` is "" for a lookup, which has none. `data_etag`
     and `data_version` describe resident data. `replaced` is the number of components that were out of bounds; None if
-    such components are errors. `missing` is the number of keys that the table lacks; None if rows are selected by
-    position. `tables` lists the tensor that each feature of a lookup read.
+    such components are errors. `missing` is the number of keys that the table does not have; None if rows are selected
+    by position. `tables` lists the tensor that each feature of a lookup read.
     """
 
     outputs: dict[str, Tensor]

@@ -1,7 +1,7 @@
 """Read, measure and copy strings in frames.
 
 A frame is the BYTES framing of the inference protocol: a little-endian uint32 length, followed by as many bytes of
-UTF-8. The functions here are plain Python; compiled functions replace them once they are ready.
+UTF-8. The functions here are plain Python; compiled functions replace them when those are ready.
 """
 
 from __future__ import annotations

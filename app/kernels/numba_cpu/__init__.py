@@ -1,4 +1,4 @@
-"""The CPU kernel compiled by Numba: one function for each type of plan, each in a module of its own.
+"""The CPU kernel compiled by Numba: one function for each type of plan, each in its own module.
 
 Until the function for a plan or for lookups is compiled, the NumPy kernel runs instead. So even on its first startup,
 the service can answer requests before it has compiled anything.

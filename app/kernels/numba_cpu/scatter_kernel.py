@@ -5,8 +5,8 @@ targets it owns (`apply_updates`). So no two threads write the same item, each i
 the result is bit-identical for any number of threads.
 
 Units are normally rows of the output. Any update may target any row, so each chunk scans all updates. ScatterElements
-has two cheaper cases: if entries select only items in their own stretch of the output or, along the first axis, in
-their own column, then these stretches or columns are the units, and a chunk scans only their entries.
+has two cheaper cases: entries select only items in their own stretch of the output or, along the first axis, in their
+own column. These stretches or columns are then the units, and a chunk scans only their entries.
 
 Updates are processed in blocks: their indices are checked, and their rows are recorded. Items that are not cached are
 prefetched for a whole block at once; rows are prefetched some rows ahead. A chunk of stretches copies as many of them

@@ -34,8 +34,8 @@ one word and then read the other side's word. With acquire and release alone, bo
 handshake, a helper adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE. If both read old
 values, the owner could end a job that a helper is still writing. The second handshake is the same with ASLEEP: if both
 read old values, a helper could sleep through a job that relies on it. Everything else needs only acquire and release:
-the job is written before EPOCH is raised and read afterward, and output is written before INSIDE falls and read once
-INSIDE is 0.
+the job is written before EPOCH is raised and read afterward, and output is written before INSIDE falls and read after
+INSIDE has become 0.
 
 The operating system may suspend a helper in the middle of its chunk for any length of time. Only that helper can finish
 the chunk: a second writer might still write after the memory has been reused. So after a timeout, an owner that must
@@ -347,7 +347,7 @@ def count_helper_chunk(team: Address) -> int:
 
 @inner
 def give_way(team: Address, chunks: int, since: int) -> int:
-    """Between two of `chunks` chunks, yield the core if the caller got it long enough ago, which was at `since`.
+    """Between two of `chunks` chunks, yield the core if the caller has had it long enough, counted from `since`.
 
     Returns the time at which the caller last got the core, on the clock of `nanoseconds`. Without yielding, kernel
     threads on all cores would keep the event loop and all other requests waiting for a scheduler time slice of a
@@ -460,7 +460,7 @@ class ThreadTeam:
             raise UnfinishedJob(self, arrays)
 
     def poll(self) -> int:
-        """Return UNFINISHED, or the first invalid component (-1 if none) of the unfinished job once it has ended."""
+        """Return UNFINISHED or, if the unfinished job has ended, its first invalid component (-1 if none)."""
         return self._poll_helpers(self.address)
 
     def grow(self, helpers: int) -> None:

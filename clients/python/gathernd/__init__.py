@@ -62,7 +62,7 @@ _OLD_NAMES = {"GatherND": Client, "AsyncGatherND": AsyncClient}
 
 
 def __getattr__(name: str) -> Any:
-    """Return a client class by its deprecated name; to be removed in version 0.2."""
+    """Return a client class by its deprecated name. This will be removed in version 0.2."""
     if name not in _OLD_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     new = _OLD_NAMES[name]

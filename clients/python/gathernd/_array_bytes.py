@@ -24,7 +24,7 @@ class ElementType:
     """A row of the table of element types.
 
     `numpy` is None for string and for the types of ml_dtypes, which is imported only when needed. `safetensors` is None
-    if the format lacks the type. `itemsize` is in bytes, and 0 for string.
+    if that format does not have the type. `itemsize` is in bytes, and 0 for string.
     """
 
     name: str
@@ -34,7 +34,7 @@ class ElementType:
 
 
 def _element_type(name: str, safetensors: str | None, itemsize: int | None = None) -> ElementType:
-    """Make a row of the table; `itemsize` is required if NumPy lacks the type."""
+    """Build a row of the table; `itemsize` is required if NumPy does not have the type."""
     if itemsize is not None:
         return ElementType(name, None, safetensors, itemsize)
     dtype = np.dtype(name).newbyteorder("<")

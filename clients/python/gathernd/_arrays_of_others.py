@@ -158,7 +158,9 @@ def _length(entry: Any) -> int | None:
 
 
 def decode_for_torch(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> Any:
-    """Decode `raw` to a PyTorch tensor that shares its memory. Raises TypeError for strings, which PyTorch lacks."""
+    """Decode `raw` to a PyTorch tensor that shares its memory. Raises TypeError for strings, which PyTorch does not
+    have.
+    """
     import torch  # noqa: PLC0415  (optional: whoever asks for its tensors has it)
 
     if element_type.name == "string":

@@ -196,7 +196,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._may_write = None
 
     def close(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         self.usable = False
         self._transport.abort()
 

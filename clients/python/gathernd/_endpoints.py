@@ -56,7 +56,7 @@ def gather(
     as_torch: bool,
     batch_dims: int = 0,
 ) -> Request[Any]:
-    """Make the request of a gather, in safetensors if it has both element types, else in JSON with base64.
+    """Build the request for a gather, in safetensors if it has both element types, else in JSON with base64.
 
     `parameter` is the operator's own parameter, and `batch_dims` is the additional parameter of `gather`. If
     `out_of_bounds` is None, the dialect's default applies. The result is an array or, with `as_torch`, a PyTorch
@@ -116,7 +116,7 @@ def to_operator(
     named: Mapping[str, str],
     fields: Mapping[str, Any],
 ) -> Request[Any]:
-    """Make a request to an operator, in safetensors if it has all element types, else in JSON with base64.
+    """Build a request to an operator, in safetensors if it has all element types, else in JSON with base64.
 
     `named` maps input names to resident tensors; `fields` holds all parameters that are not tensors.
     """
@@ -143,7 +143,7 @@ def gather_block_quantized(
     info: bool,
     as_torch: bool,
 ) -> Request[Any]:
-    """Make the request of a block-quantized gather of arrays or resident tensors. The result is as in `gather`."""
+    """Build the request for a block-quantized gather of arrays or resident tensors. The result is as in `gather`."""
     make: Decode = decode_for_torch if as_torch else decode
 
     def read(answer: Answer) -> Any:
@@ -216,8 +216,8 @@ def put(
     capacity: int | None,
     progress: Progress | bool | None,
 ) -> Request[TensorInfo]:
-    """Make the request of an upload: as raw bytes, the only format with every element type, or with keys as
-    safetensors.
+    """Build the request for an upload: in raw bytes, the only format that has every element type, or in safetensors if
+    there are keys.
 
     Not retryable: a second attempt would create another version, and so could drop the oldest one.
     """
@@ -252,7 +252,7 @@ def get(
     as_torch: bool,
     progress: Progress | bool | None,
 ) -> Request[Any]:
-    """Make the request of a download as raw bytes: of all rows or, for `rows` (a, b), of rows a to b - 1.
+    """Build the request for a download as raw bytes: of all rows or, for `rows` (a, b), of rows a to b - 1.
 
     The result is written to `out` if that is given.
 
@@ -303,19 +303,19 @@ def _range_of(rows: tuple[int, int] | slice) -> str:
 
 
 def metadata(name: str) -> Request[TensorInfo]:
-    """Make the request for a tensor's metadata."""
+    """Build the request for a tensor's metadata."""
     return Request("GET", _path(name), _answers.read_info, headers={"accept": JSON})
 
 
 def set_replicas(name: str, replicas: int) -> Request[TensorInfo]:
-    """Make the request that sets the number of replicas. Retryable, since it is idempotent."""
+    """Build the request that sets the number of replicas. Retryable, since it is idempotent."""
     headers = {"content-type": JSON, "accept": JSON}
     body = json.dumps({"replicas": replicas}).encode()
     return Request("PUT", f"{_path(name)}/replicas", _answers.read_info, {}, headers, [body])
 
 
 def tensors(after: str | None, limit: int | None) -> Request[Page]:
-    """Make the request for one page of the list of tensors."""
+    """Build the request for one page of the list of tensors."""
     query = {} if after is None else {"after": after}
     if limit is not None:
         query["limit"] = str(limit)
@@ -323,17 +323,17 @@ def tensors(after: str | None, limit: int | None) -> Request[Page]:
 
 
 def delete(name: str, if_match: str | None) -> Request[None]:
-    """Make the request that removes a tensor. Not retryable: a second attempt would fail with TensorNotFound."""
+    """Build the request that removes a tensor. Not retryable: a second attempt would fail with TensorNotFound."""
     return Request("DELETE", _path(name), lambda _: None, headers=conditions(if_match, None), retryable=False)
 
 
 def alias(name: str) -> Request[Alias]:
-    """Make the request for an alias and the version that it points to."""
+    """Build the request for an alias and the version that it points to."""
     return Request("GET", _alias_path(name), _answers.read_alias, headers={"accept": JSON})
 
 
 def aliases(after: str | None, limit: int | None) -> Request[AliasPage]:
-    """Make the request for one page of the list of aliases."""
+    """Build the request for one page of the list of aliases."""
     query = {} if after is None else {"after": after}
     if limit is not None:
         query["limit"] = str(limit)
@@ -341,7 +341,7 @@ def aliases(after: str | None, limit: int | None) -> Request[AliasPage]:
 
 
 def put_alias(name: str, tensor: str, if_match: str | None, if_none_match: str | None) -> Request[Alias]:
-    """Make the request that creates or moves an alias. Retryable without conditions, since it is then idempotent."""
+    """Build the request that creates or moves an alias. Retryable without conditions, since it is then idempotent."""
     headers = {"content-type": JSON, "accept": JSON, **conditions(if_match, if_none_match)}
     retryable = if_match is None and if_none_match is None
     body = json.dumps({"tensor": tensor}).encode()
@@ -351,7 +351,7 @@ def put_alias(name: str, tensor: str, if_match: str | None, if_none_match: str |
 def move_aliases(
     targets: Mapping[str, str], if_match: Mapping[str, str] | None, if_none_match: Mapping[str, str] | None
 ) -> Request[list[Alias]]:
-    """Make the request that creates or moves several aliases at once. Retryable without conditions."""
+    """Build the request that creates or moves several aliases at once. Retryable without conditions."""
     moves = {alias: {"tensor": tensor} for alias, tensor in targets.items()}
     for field, etags in (("if_match", if_match), ("if_none_match", if_none_match)):
         for alias, etag in (etags or {}).items():
@@ -365,12 +365,12 @@ def move_aliases(
 
 
 def delete_alias(name: str, if_match: str | None) -> Request[None]:
-    """Make the request that removes an alias. Not retryable: a second attempt would fail with TensorNotFound."""
+    """Build the request that removes an alias. Not retryable: a second attempt would fail with TensorNotFound."""
     return Request("DELETE", _alias_path(name), lambda _: None, headers=conditions(if_match, None), retryable=False)
 
 
 def ready() -> Request[None]:
-    """Make the readiness check. The service responds with NotReady if it is not ready."""
+    """Build the request for the readiness check. The service responds with NotReady if it is not ready."""
     return Request("GET", "/readyz", lambda _: None, headers={"accept": JSON})
 
 

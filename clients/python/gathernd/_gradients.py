@@ -45,7 +45,7 @@ def backward(
     as_torch: bool,
     batch_dims: int = 0,
 ) -> Request[Any]:
-    """Make the request of a gather's gradient in safetensors, which has every float type.
+    """Build the request for a gather's gradient in safetensors, which has every float type.
 
     `parameter` is the operator's own parameter, and `batch_dims` is the additional parameter of `gather`. The result is
     an array or, with `sparse`, a SparseGradient. With `as_torch`, PyTorch tensors replace the arrays. Raises ValueError

@@ -29,7 +29,7 @@ class ImportInfo:
     state        running, done, failed or cancelled
     bytes_done   bytes of items read so far, out of `bytes_total`
     error        the error if it failed (not raised here), else None
-    info         metadata of the new version once it is done, else None
+    info         metadata of the new version if the import is done, else None
     """
 
     id: str
@@ -63,7 +63,7 @@ def begin(
     note: str | None,
     replicas: int | None,
 ) -> Request[ImportInfo]:
-    """Make the request that starts an import. Not retryable: a second attempt would create another version."""
+    """Build the request that starts an import. Not retryable: a second attempt would create another version."""
     check_name(name)
     query = {option: "true" for option, wanted in (("prefault", prefault), ("lock", lock)) if wanted}
     if keep is not None:
@@ -77,12 +77,12 @@ def begin(
 
 
 def find(number: str) -> Request[ImportInfo]:
-    """Make the request for the state of an import."""
+    """Build the request for the state of an import."""
     return Request("GET", _path(number), _read_import, headers={"accept": JSON})
 
 
 def page(after: str | None, limit: int | None) -> Request[ImportPage]:
-    """Make the request for one page of the list of imports."""
+    """Build the request for one page of the list of imports."""
     query = {} if after is None else {"after": after}
     if limit is not None:
         query["limit"] = str(limit)
@@ -90,7 +90,7 @@ def page(after: str | None, limit: int | None) -> Request[ImportPage]:
 
 
 def end(number: str) -> Request[None]:
-    """Make the request that ends an import. Not retryable: a second attempt would delete its record."""
+    """Build the request that ends an import. Not retryable: a second attempt would delete its record."""
     return Request("DELETE", _path(number), lambda _: None, headers={"accept": JSON}, retryable=False)
 
 

@@ -55,7 +55,7 @@ def gather(
     as_torch: bool,
     keys: Any,
 ) -> Request[Any]:
-    """Make the request for a Gather, either of rows by key or of slices by position.
+    """Build the request for a Gather, either of rows by key or of slices by position.
 
     The result is an array or, with `as_torch`, a PyTorch tensor. With `info` or `found`, it is a Result that holds the
     array or tensor. Raises TypeError unless exactly one of indices and keys is given, and if options for keys are given
@@ -92,7 +92,7 @@ def gather(
 
 
 def put_keys(name: str, keys: Any, if_match: str, keep: int | None, note: str | None) -> Request[TensorInfo]:
-    """Make the request that gives keys to a table without keys.
+    """Build the request that gives keys to a table without keys.
 
     Not retryable: a second attempt would find a table that has keys already.
     """
@@ -105,7 +105,7 @@ def put_keys(name: str, keys: Any, if_match: str, keep: int | None, note: str | 
 
 
 def get_keys(name: str, if_match: str | None) -> Request[NDArray[Any]]:
-    """Make the request for a table's keys, in row order."""
+    """Build the request for a table's keys, in row order."""
     check_name(name)
 
     def read(answer: Answer) -> NDArray[Any]:

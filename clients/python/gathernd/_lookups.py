@@ -187,7 +187,7 @@ def lookup(
     info: bool,
     as_torch: bool,
 ) -> Request[Any]:
-    """Make the request of a lookup, in safetensors if possible, else in JSON.
+    """Build the request for a lookup, in safetensors if possible, else in JSON.
 
     The result is an array or, without `concat`, a list of arrays. With `info`, or if a feature has `found`, it is a
     LookupResult. Raises TypeError if indices, offsets or lengths are not integers, and ValueError if a feature has both

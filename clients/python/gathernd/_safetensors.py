@@ -92,7 +92,7 @@ def read_metadata(body: memoryview) -> dict[str, str]:
 
 
 Entries = Mapping[str, tuple[ElementType | None, tuple[int, ...], int, int]]
-"""By tensor name: type (None if the service lacks it), shape, and the start and end offset of its bytes."""
+"""By tensor name: type (None if the service does not have it), shape, and the start and end offset of its bytes."""
 
 
 def read_entries(text: bytes) -> Entries:

@@ -37,7 +37,7 @@ def scatter_into_copy(
     info: bool,
     as_torch: bool,
 ) -> Request[Any]:
-    """Make the request of a scatter into a copy, in safetensors if it has the element type, else in JSON with base64.
+    """Build the request for a scatter into a copy, in safetensors if it has the element type, else in JSON with base64.
 
     `axis` is None for ScatterND. A list of updates is converted to the type of the data if the request contains the
     data. The result is an array or, with `as_torch`, a PyTorch tensor. With `info`, it is a Result that holds the array
@@ -72,7 +72,7 @@ def scatter_into_table(
     if_match: str | None,
     idempotency_key: str | None,
 ) -> Request[ScatterInfo]:
-    """Make the request of a scatter into a resident tensor."""
+    """Build the request for a scatter into a resident tensor."""
     tensors = {"indices": encode(as_indices(indices, widen=True)), "updates": encode_value(updates)}
     fields = {"reduction": reduction}
     return _change("scatter", name, lambda binary: tensors, fields, _answers.read_scatter, if_match, idempotency_key)
@@ -81,7 +81,7 @@ def scatter_into_table(
 def upsert(
     name: str, updates: Any, reduction: Reduction, if_match: str | None, idempotency_key: str | None, keys: Any
 ) -> Request[RowsChanged]:
-    """Make the request that changes the rows of existing keys and adds rows for new keys."""
+    """Build the request that changes the rows of existing keys and adds rows for new keys."""
     further = {"updates": encode_value(updates)}
 
     def tensors(binary: bool) -> dict[str, EncodedTensor]:
@@ -92,7 +92,7 @@ def upsert(
 
 
 def remove(name: str, if_match: str | None, idempotency_key: str | None, keys: Any) -> Request[RowsChanged]:
-    """Make the request that removes rows by key."""
+    """Build the request that removes rows by key."""
 
     def tensors(binary: bool) -> dict[str, EncodedTensor]:
         return request_keys(keys, binary=binary)
@@ -109,7 +109,7 @@ def _change(
     if_match: str | None,
     idempotency_key: str | None,
 ) -> Request[T]:
-    """Make the request that changes a resident tensor. It always has an Idempotency-Key, which makes it retryable.
+    """Build the request that changes a resident tensor. It always has an Idempotency-Key, which makes it retryable.
 
     `tensors(binary)` returns the tensors of a binary or a JSON body; the body is binary if safetensors has all element
     types. `make` parses the answer, given the Idempotency-Key.

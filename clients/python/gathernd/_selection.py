@@ -26,8 +26,7 @@ class Selection:
 
 
 def select(key: Any, shape: tuple[int, ...] | None) -> Selection | None:
-    """Return the call for the index expression `key` on a tensor, or None if that depends on `shape` and `shape` is
-    None.
+    """Return the call for the index expression `key` on a tensor, or None if `shape` is needed but None.
 
     A slice, an integer or an array of integers selects along the first axis. A tuple of integers and arrays of integers
     selects along one axis per entry; the entries broadcast. Raises TypeError for anything else, including a mask, and

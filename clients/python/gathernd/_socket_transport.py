@@ -249,7 +249,7 @@ def _connected(family: int, where: Any, seconds: float | None) -> socket.socket:
 
 
 def readable_check(file: int) -> Callable[[], bool]:
-    """Return a function that tells whether the socket `file` is readable or was closed by the other side."""
+    """Return a function that returns whether the socket `file` is readable or was closed by the other side."""
     if not hasattr(select, "poll"):
         return lambda: bool(select.select([file], [], [], 0)[0])
     poll = select.poll()

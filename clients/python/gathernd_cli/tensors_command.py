@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 64 << 20
 """A tensor larger than this (in bytes) is downloaded in row ranges of about this size."""
 DOWNLOAD_ATTEMPTS: Final = 5
-"""Maximum number of attempts for a download whose tensor is replaced meanwhile."""
+"""Maximum number of attempts for a download if the tensor is replaced during it."""
 
 Name = Annotated[str, typer.Argument(help="Resident tensor: NAME, NAME@7, or an alias.", show_default=False)]
 Removed = Annotated[str, typer.Argument(help="Resident tensor: NAME for all versions, or NAME@7.", show_default=False)]

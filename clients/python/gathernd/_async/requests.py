@@ -91,8 +91,8 @@ class AsyncRequests:
     ) -> T:
         """Send the request `make(keys)`; `until` is the deadline in `monotonic()` time.
 
-        A list of keys has no type of its own. If the keys of the table `name` have another type than the one that was
-        sent, this converts the list to that type and tries again.
+        A list of keys has no type of its own. If the type that was sent differs from the type of the keys of the table
+        `name`, this converts the list to the latter and tries again.
         """
         try:
             return await self._run_until(await packed((keys,), make, keys), until, headers)
