@@ -370,8 +370,7 @@ class LocalStore(StoredTensors):
     # Checks
 
     def verify(self, stop: Event, pause_ratio: float = 1.0) -> None:
-        """Compare every version with its checksums and mark damaged ones. Runs once in the lifetime of the process
-        group.
+        """Check every version against its checksums and mark damaged ones, once per lifetime of the process group.
 
         Alternates between working and pausing; each pause is `pause_ratio` times as long as the work before it.
         Scatters and replacements may run at the same time.

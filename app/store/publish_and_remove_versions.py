@@ -1,5 +1,4 @@
-"""Publish and remove versions of tensors: begin an upload, commit it as the next version, and remove one or all
-versions.
+"""Publish and remove versions of tensors: begin and commit an upload, and remove one or all versions.
 
 Aliases of versions are also changed here, according to the rules in `app.catalogue.aliases`. The quota limits how many
 tensors, aliases, bytes and Idempotency-Keys a store may hold.
@@ -203,9 +202,9 @@ class VersionChanges:
 
         Returns its row.
 
-        While the tensor's lock is held, `judge` is called with the row of the existing version, or with None. If
-        `judge` returns False, the upload is abandoned and the result is None. The upload is also abandoned if this
-        method raises insufficient_storage.
+        While the tensor's lock is held, `judge` is called with the row of the current version, or with None. If `judge`
+        returns False, the upload is abandoned and the result is None. The upload is also abandoned if this method
+        raises insufficient_storage.
         """
         name, now, sequence = upload.spec.name, time.time_ns(), copied.sequence
         with storage_errors(upload.abandon):

@@ -257,8 +257,7 @@ class Catalogue:
         return [record for (record,) in found]
 
     def facts(self) -> dict[str, Any]:
-        """Return the catalogue's single values: `clock`, `boot` and `boottime` (see `idempotency`), `keys` and
-        `version_floor`.
+        """Return the single values: `clock`, `boot` and `boottime` (see `idempotency`), `keys` and `version_floor`.
 
         `keys` is the number of Idempotency-Keys, and `version_floor` is explained in `catalogue_schema`.
         """

@@ -28,8 +28,7 @@ INDEX: Final = ".index"
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """The keys of a version: their type, their SHA-256 digest, and the total size in bytes of the key file and the
-    index.
+    """The keys of a version: their type, their SHA-256 digest, and the total size of key file and index in bytes.
 
     `count` is the number of keys when the files were stored.
     """

@@ -1,4 +1,4 @@
-"""All calls by which the store changes the disk or shared memory, so that tests can stop the process at each of them.
+"""All calls that change the disk or shared memory, collected here so that tests can stop the process at each of them.
 
 Callers look up the functions on this module (`disk_writes.fsync(...)`) and never import them by name, so a test that
 replaces a function here replaces it everywhere.
@@ -59,7 +59,7 @@ def write_at(fd: int, content: Buffer, offset: int) -> None:
 
 
 def store_words(mapping: mmap, change: Callable[[mmap], None]) -> None:
-    """Let `change` write to a writable mapping. Tests count this as one step, however many writes `change` makes."""
+    """Call `change`, which writes to a writable mapping. Tests count this as one step, however many writes it makes."""
     change(mapping)
 
 
@@ -69,7 +69,7 @@ def fsync(fd: int) -> None:
 
 
 def flush_range(fd: int, offset: int, size: int) -> None:
-    """Make the kernel write a part of a file, and wait until it has. Does nothing if the system lacks the call.
+    """Make the kernel write a part of a file, and wait until it has. Does nothing on systems that do not support this.
 
     This does not replace fsync, because the disk may still hold the bytes in its cache. The kernel reports an error
     only once, either here or at fsync. Raises OSError.
@@ -80,8 +80,8 @@ def flush_range(fd: int, offset: int, size: int) -> None:
 def begin_flush(fd: int, offset: int, size: int) -> None:
     """Make the kernel begin to write a part of a file, so that a later fsync takes less time. Raises OSError.
 
-    When two files of 512 MiB were written together, this made them durable 0.4 s sooner, out of 2.3 s (2026-11-28, 2
-    cores).
+    When two files of 512 MiB were written together, this saved 0.4 s of the 2.3 s until both were durable (2026-11-28,
+    2 cores).
     """
     _sync_range(fd, offset, size, _WRITE)
 
@@ -98,7 +98,7 @@ def _sync_range(fd: int, offset: int, size: int, how: int) -> None:
 
 
 def fsync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the file names in a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

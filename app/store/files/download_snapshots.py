@@ -1,18 +1,19 @@
-"""Preserve a tensor's content at one sequence for a download, which may take longer than a scatter can wait.
+"""Preserve a tensor's content at one sequence while it is downloaded, because scatters cannot wait that long.
 
 A snapshot is a separate file. Before a scatter changes a page for the first time, it copies the page into the snapshot.
 The reader reads copied pages from the snapshot and all other pages from the content. A snapshot never shares blocks
 with the content (reflink), because writing to a shared block of a mapping requires free space, and on a full disk the
 process would be killed (SIGBUS).
 
-    <file>.<random>         one byte for each page, 1 if the page was copied; then the pages, each at a fixed place.
+    <file>.<random>         one byte for each page, 1 if the page was copied; then the pages, at fixed positions.
                             The pages are those of the items, then those of the key file, except its string heap,
                             whose bytes in use never change. The file is sparse, and has its full length from the
                             start. It is truncated to zero if the disk has no room for a page: the scatter continues
                             and the download ends.
 
-The reader holds a lock (flock) on the file while it reads, which distinguishes its file from those of dead readers. The
-word SNAPSHOTS in the content's header says whether snapshots may exist. If it is 0, scatters do not look for snapshots.
+The reader holds a lock (flock) on the file while it reads. The lock distinguishes its file from those of dead readers.
+The word SNAPSHOTS in the content's header says whether snapshots may exist. If it is 0, scatters do not look for
+snapshots.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ Changed: TypeAlias = tuple[mmap, NDArray[np.int64]]
 
 
 class Snapshot:
-    """A tensor's content as it was when this object was created.
+    """A tensor's content as of the creation of this object.
 
-    Hold the tensor's lock while creating the object; its methods require no lock. All of them do blocking disk I/O.
+    Hold the tensor's lock while creating the object; its methods require no lock. All methods do blocking disk I/O.
     """
 
     def __init__(self, content: MappedContent, folder: Path) -> None:
@@ -93,7 +94,7 @@ class Snapshot:
         return self._read(self._content.read, 0, begin, end)
 
     def row_span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the offsets of the first byte of row `first` and of row `last`."""
+        """Return the offsets at which rows `first` and `last` begin."""
         return self._content.row_span(first, last)
 
     def keys(self, first: int, last: int) -> KeyColumn:
@@ -106,7 +107,7 @@ class Snapshot:
     def read_keys(self, begin: int, end: int) -> bytes:
         """Return bytes of the key file, counted after its first page. May raise everything that `read` raises.
 
-        In the heap, only the bytes that are in use at this version are valid.
+        In the heap, only bytes that this version uses are valid.
         """
         keys = self._content.keys
         assert keys is not None
@@ -116,13 +117,13 @@ class Snapshot:
     def _read(self, read: Callable[[int, int], bytes], page: int, begin: int, end: int) -> bytes:
         """Return bytes `begin` to `end` of the file that `read` reads.
 
-        `page` is the number that the file's first page has within the snapshot.
+        `page` is the index of the file's first page within the snapshot.
         """
         self._content.resident()  # raises before anything is read if the file was truncated
         piece = read(begin, end)
         if self._fd < 0:
             return piece
-        # A scatter copies and flags a page before it changes the page, so read the flags after the content.
+        # A scatter copies and flags a page before changing it, so read the flags after the content.
         first = begin // PAGE
         flags = np.frombuffer(os.pread(self._fd, -(-end // PAGE) - first, page + first), np.uint8)
         if flags.any():
@@ -174,7 +175,8 @@ def _create_locked(path: Path) -> int:
 def save_pages(
     places: Pages, folder: Path, file: str, items: Changed, keys: Callable[[], Changed] | None = None
 ) -> bool:
-    """Copy pages that are about to change into the snapshots of the content in `file`. Returns False if there are none.
+    """Copy pages that are about to change into the snapshots of the content in `file`. Returns False if no snapshots
+    exist.
 
     `keys` returns the pages of the key file that will change, if any. Call this while holding the tensor's lock.
     """
@@ -197,7 +199,7 @@ def save_pages(
 
 
 def _save_into(fd: int, places: Pages, page: int, size: int, mapping: mmap, pages: NDArray[np.int64]) -> None:
-    """Save pages of a mapping. `page` is the number that the mapping's first page has within the snapshot."""
+    """Save pages of a mapping. `page` is the index of the mapping's first page within the snapshot."""
     if not len(pages):
         return
     first, last = int(pages[0]), int(pages[-1]) + 1

@@ -1,8 +1,7 @@
-"""Check a store's folder and the machine before anything is written: the file system, the processor, the entries'
-types.
+"""Check the file system, the processor and the types of the folder's entries before a store writes anything.
 
-An entry of the wrong type (a file instead of a folder, or the reverse) makes the startup fail. A symbolic link instead
-of a folder could make the service delete another user's files.
+An entry of the wrong type (a file instead of a folder, or the reverse) makes startup fail. A symbolic link instead of a
+folder could make the service delete another user's files.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _ORDERED: Final = frozenset({"x86_64", "AMD64", "i386", "i686"})
 def check_folder(folder: Path) -> None:
     """Raise StoreRefused for a folder on a network file system.
 
-    On such a file system, locks and mappings do not work between machines as they do between processes, and fsync may
-    be unreliable, so acknowledged changes could be lost.
+    Locks and mappings that work between processes may not work between machines, and fsync may be unreliable there, so
+    acknowledged changes could be lost.
     """
     kind = file_system_of(folder)
     if kind in _NETWORK:
@@ -80,7 +79,7 @@ KNOWN: Final = frozenset({"format", *_FILES, *FOLDERS, "lost+found"})
 
 
 def find_misplaced(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the entries of the wrong type in the store in `folder`, as relative path and problem. Raises OSError."""
+    """Yield the path and the problem of each entry of the wrong type in the store in `folder`. Raises OSError."""
     for name in FOLDERS:
         mode = mode_of(folder / name)
         if mode is not None and not stat.S_ISDIR(mode):

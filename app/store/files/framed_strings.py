@@ -21,7 +21,7 @@ BODY: Final = "/body"
 class FramedStrings:
     """Check a stream of framed strings, and find where each begins.
 
-    At most one string and one piece are kept in memory.
+    Keeps at most one string and one piece in memory.
     """
 
     def __init__(self, wanted: int, longest: int, shape: tuple[int, ...]) -> None:
@@ -59,7 +59,7 @@ class FramedStrings:
         return starts
 
     def _refusal(self, item: int, too_many: bool, too_long: bool) -> GatherError:
-        """Return the error for the string at index `item`. If neither flag is set, the string is not UTF-8."""
+        """Return the error for the string at index `item`. If neither flag is set, the error is invalid UTF-8."""
         if too_many:
             return self._mismatch(f"more than {self._expected} strings were sent")
         places = [Place(BODY, coordinates(item, self._shape))]

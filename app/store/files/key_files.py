@@ -1,10 +1,10 @@
 """The keys of a table on disk, in two files next to the file of the table's rows.
 
     tensors/FILE.keys    a tensor file (see `tensor_file`) that contains the keys: see `KeyLayout`
-    tensors/FILE.index   the index from key to row (see `app.keys.index_layout`). It is derived from the keys, so it
-                         has no checksums; startup rebuilds an index that is missing or truncated.
+    tensors/FILE.index   the index from key to row (see `app.keys.index_layout`). It can be rebuilt from the keys, so it
+                         has no checksums. Startup rebuilds an index that is missing or truncated.
 
-The word ROWS in the header of the file of rows holds the number of rows.
+The header word ROWS in the row file holds the number of rows.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class KeyLayout:
     int64 and uint64 the keys, 8 bytes each string the start and end of each key in the heap, two int64 each; then the
     heap, the UTF-8 of all keys
 
-    A file has room for `capacity` keys and for `heap` bytes of strings. The keys of existing rows come first. New
-    strings are appended to the heap, so bytes in use never change. The space of removed keys is reclaimed when the file
-    is rewritten.
+    A file has room for `capacity` keys and for `heap` bytes of strings. The keys of existing rows come first, followed
+    by unused entries. New strings are appended to the heap, so bytes in use never change. The space of removed keys is
+    reclaimed when the file is rewritten.
     """
 
     dtype: KeyType
@@ -52,7 +52,7 @@ class KeyLayout:
 
     @property
     def width(self) -> int:
-        """The size in bytes of one integer, or of the start and end of one string."""
+        """The size in bytes of one entry: an integer, or the start and end of a string."""
         return 16 if self.dtype == "string" else 8
 
     @property
@@ -87,7 +87,7 @@ ROWS_AT_ONCE: Final = 1 << 20
 
 
 class Access(Enum):
-    """How a file is mapped: for reading, for writing, or for private writes that others do not see."""
+    """How a file is mapped: for reading, for writing, or for private writes that nobody else sees."""
 
     READ = auto()
     WRITE = auto()
@@ -115,7 +115,7 @@ class ResidentKeys:
         return self.index.search(self.column, wanted)
 
     def first_lost(self, start: int, stop: int) -> int:
-        """Return the first of the rows `start` to `stop` - 1 that the index does not find by its key, or -1."""
+        """Return the first row in `start` to `stop` - 1 whose key the index does not map to the row, or -1."""
         rows = self.index.find(self.column, self.column.rows(start, stop))
         lost = rows != np.arange(start, stop)
         return start + int(lost.argmax()) if lost.any() else -1
@@ -144,7 +144,7 @@ class MappedKeys:
         return self._keys[PAGE + begin : PAGE + end]
 
     def column_of(self, entries: bytes) -> KeyColumn:
-        """Return the keys of the rows whose entries, which precede the heap, are these bytes."""
+        """Return the keys of the rows that have these entries (the bytes that precede the heap)."""
         if self.layout.dtype != "string":
             return KeyColumn.integers(np.frombuffer(entries, np.int64 if self.layout.dtype == "int64" else np.uint64))
         heap = self.layout.column(self._keys, 0).keys
@@ -156,7 +156,7 @@ class MappedKeys:
 
 
 def wanted_column(wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings) -> KeyColumn:
-    """Return a request's one-dimensional keys as a column over the same memory."""
+    """Return a request's one-dimensional keys as a column, without copying them."""
     if not isinstance(wanted, PackedStrings):
         return KeyColumn.integers(wanted)
     bounds = np.empty((wanted.array.size, 2), np.int64)
@@ -203,7 +203,7 @@ def open_index(mapping: mmap.mmap, layout: KeyLayout) -> KeyIndex:
 
 
 def repair_index(folder: Path, aside: Path, row: Row) -> None:
-    """Rebuild the index of a version's keys if it is missing or truncated. It is first written to the folder `aside`.
+    """Rebuild the index of a version's keys if it is missing or truncated. The new index is first written to `aside`.
 
     Called at startup. Logs an error if the keys cannot be read.
     """
@@ -220,7 +220,7 @@ def repair_index(folder: Path, aside: Path, row: Row) -> None:
 
 
 def build_index(folder: Path, aside: Path, row: Row) -> None:
-    """Build the index of a version's keys. It is first written to the folder `aside`. Raises BadFile and OSError."""
+    """Build the index of a version's keys. The file is first written to `aside`. Raises BadFile and OSError."""
     mapping, layout = map_key_file(folder, row)
     fd = open_regular(folder / row.file)
     try:
@@ -250,7 +250,7 @@ def check_key_file(folder: Path, row: Row) -> None:
 def describe_keys(fd: int, row: Row) -> tuple[Description, KeyLayout]:
     """Return the description in an open key file, and its layout.
 
-    Raises BadFile unless the file is the one that `row` describes, and OSError.
+    Raises OSError, and BadFile unless `row` describes this file.
     """
     assert row.keys is not None
     try:
@@ -276,7 +276,7 @@ def key_type(row: Row) -> KeyType:
 
 
 def make_index(fd: int, column: KeyColumn, capacity: int) -> Duplicates:
-    """Durably write the index of a column to an empty file. Returns the rows that repeat a key. Raises OSError.
+    """Durably write a column's index to an empty file. Returns the rows that repeat a key. Raises OSError.
 
     `capacity` is the number of keys for which the index has room.
     """

@@ -1,4 +1,4 @@
-"""The keys of a table in the form that downloads send, in pieces of bounded memory."""
+"""Produce a table's keys in the form that downloads send, in pieces of limited size."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ReadKeys = Callable[[int, int], KeyColumn]
 
 
 def keys_spec(read: ReadKeys, dtype: KeyType, first: int, last: int) -> KeysSpec:
-    """Return the number of keys from row `first` up to row `last`, and the size of their strings in bytes.
+    """Return the number of keys in rows `first` to `last` - 1, and the total size of their strings in bytes.
 
-    Raises BadFile if a string does not lie in the heap, which happens only in a damaged file.
+    Raises BadFile if a string lies outside the heap, which only happens if the file is damaged.
     """
     size = 0
     if dtype == "string":
@@ -35,7 +35,7 @@ def keys_spec(read: ReadKeys, dtype: KeyType, first: int, last: int) -> KeysSpec
 
 
 def key_pieces(read: ReadKeys, dtype: KeyType, first: int, last: int) -> Iterator[bytes]:
-    """Yield the keys in the form of an upload: integers, or offsets from 0 followed by UTF-8."""
+    """Yield the keys in the form that uploads use: integers, or offsets starting at 0 followed by the UTF-8 bytes."""
     if dtype != "string":
         for part in _read_runs(read, first, last):
             yield part.keys.tobytes()
@@ -63,7 +63,7 @@ def framed_pieces(read: ReadKeys, first: int, last: int) -> Iterator[NDArray[np.
 
 
 def string_parts(read: ReadKeys, first: int, last: int) -> Iterator[KeyColumn]:
-    """Yield columns of several whole keys each, whose bytes are contiguous."""
+    """Yield the keys as columns of several whole strings each. The bytes of each column are contiguous."""
     for part in _read_runs(read, first, last):
         ends = np.cumsum(_sizes(part))
         stop = 0

@@ -36,10 +36,10 @@ _KEY_BYTES: Final = 16
 
 
 class KeyedUpload(Upload):
-    """An upload of a keyed table in progress: the bytes of all keys, then those of the rows.
+    """An upload of a keyed table in progress: first the bytes of all keys, then those of the rows.
 
     String keys are sent as their offsets, int64[n + 1], followed by their UTF-8 bytes. If `rows` is given, the caller
-    writes only keys, and `rows` is called for the rows once all keys have arrived.
+    writes only the keys; once all keys have arrived, `rows` is called to get the rows.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class KeyedUpload(Upload):
         rows: Callable[[], Iterable[Buffer]] | None = None,
         heap: int | None = None,
     ) -> None:
-        """Set up the upload. `heap` is the size of the heap; by default, the strings' size is scaled to the capacity.
+        """Set up the upload. `heap` is the size of the heap. By default, it is the size of the strings, scaled up to
+        the capacity.
 
         Raises limit_exceeded, invalid_field, and element_count_mismatch unless there is one key for each row.
         """
@@ -91,8 +92,8 @@ class KeyedUpload(Upload):
     def write(self, piece: Buffer) -> None:
         """Write the next bytes.
 
-        May raise everything that `Upload.write` raises, and keys_not_unique, invalid_field and value_not_representable
-        for keys.
+        May raise everything that `Upload.write` raises. Invalid keys raise keys_not_unique, invalid_field or
+        value_not_representable.
         """
         with memoryview(piece) as view:
             of_keys = max(0, min(self._left, len(view)))
@@ -105,7 +106,7 @@ class KeyedUpload(Upload):
                 super().write(view[of_keys:])
 
     def _end_keys(self) -> None:
-        """Check and index the keys, all of which have arrived."""
+        """Check and index the keys after all of them have arrived."""
         self._keys.finish()
         self._left = -1
         column = self._keys.column()
@@ -231,7 +232,7 @@ class _KeyFile(Upload):
 
 
 def heap_room(string_bytes: int, count: int, capacity: int) -> int:
-    """Return the heap size in bytes for `capacity` keys whose average length is that of `count` known keys.
+    """Return the heap size in bytes for `capacity` keys, assuming the average length of `count` known keys.
 
     The known keys take `string_bytes` bytes in total.
     """
@@ -250,7 +251,7 @@ def check_key_count(keys: KeysSpec, shape: tuple[int, ...]) -> None:
 
 
 def check_capacity(spec: UploadSpec, capacity: int, limits: Limits) -> None:
-    """Raise invalid_field or limit_exceeded for a capacity that this keyed table cannot have."""
+    """Raise invalid_field or limit_exceeded if this keyed table cannot have this capacity."""
     if capacity < spec.shape[0]:
         raise invalid_field(
             CAPACITY_POINTER,

@@ -35,7 +35,7 @@ _POPULATE_READ: Final = 22  # MADV_POPULATE_READ, linux/mman.h
 
 
 class MappedContent:
-    """One mapped content. It stays mapped as long as anything refers to it, even after its file has been removed."""
+    """A version's mapped content. It stays mapped as long as anything refers to it, even after the file is removed."""
 
     __slots__ = (
         "_exclude_writers",
@@ -51,10 +51,10 @@ class MappedContent:
     )
 
     def __init__(self, path: Path, row: Row, hold: ExcludeWriters, memory: int | None = None) -> None:
-        """Map the files. Raises OSError, and tensor_damaged if one is incomplete.
+        """Map the files. Raises OSError, and tensor_damaged if a file is incomplete.
 
-        `memory` is the number of bytes that the page cache can hold. A larger content is mapped without read-ahead,
-        because the pages read ahead would only evict others.
+        `memory` is the number of bytes that the page cache can hold. Larger content is mapped without read-ahead,
+        because the extra pages would only evict others.
         """
         self.path = path
         self.data_version = row.number
@@ -101,9 +101,10 @@ class MappedContent:
         return Tensor(dtype, description.shape, np.frombuffer(mapping, dtype.numpy, description.item_count, PAGE))
 
     def resident(self, last: Resident | None = None) -> Resident:
-        """Return the content at its current version, or `last`, an earlier result, if it is of the same version.
+        """Return the content in its current state. If that has not changed since the earlier result `last`, return
+        `last`.
 
-        Raises tensor_damaged. The result is not stored here, because that would create a reference cycle that keeps the
+        Raises tensor_damaged. The result is not stored here, because that would create a reference cycle and keep the
         file mapped.
         """
         if self.mapping.size() != self._size:
@@ -141,7 +142,7 @@ class MappedContent:
         return self._exclude_writers()
 
     def populate(self) -> None:
-        """Read the content ahead (`prefault`) and lock it in memory (`lock`), if the upload requested it. Blocks."""
+        """Read the content ahead (`prefault`) and lock it in memory (`lock`), as the upload requested. Blocks."""
         description = self.description
         if not description.size or not (description.prefault or description.lock):
             return
@@ -154,7 +155,7 @@ class MappedContent:
             logger.warning("%s could not be locked in memory: %s", description.name, reason)
 
     def row_span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the offsets of the first byte of row `first` and of row `last`."""
+        """Return the offsets at which rows `first` and `last` begin."""
         description = self.description
         width = prod(description.shape[1:])
         if isinstance(self._tensor, PackedStrings):
@@ -190,7 +191,7 @@ class _MappedResident(Resident):
 
 
 class CurrentContent:
-    """A content used by lookups, and the last `Resident` returned for it.
+    """Content that lookups use, and the last `Resident` returned for it.
 
     All references to the content share this object.
     """

@@ -23,14 +23,14 @@ _KINDS: Final = {
 
 
 class NotRegular(OSError):
-    """A path that should lead to a regular file leads to something else; `strerror` says what it is."""
+    """The path of a regular file leads to something else; `strerror` says what it is."""
 
     def __init__(self, path: Path, mode: int) -> None:
         super().__init__(errno.EINVAL, f"it is {kind_of(mode)}, not a file", str(path))
 
 
 def kind_of(mode: int) -> str:
-    """Return a name for the kind of file that has this mode."""
+    """Return a name for the kind of file that this mode indicates."""
     return _KINDS.get(stat.S_IFMT(mode), "a file")
 
 

@@ -1,4 +1,4 @@
-"""Remove files that dead processes have left in the store's folder, and add up the sizes of uploads in progress."""
+"""Remove files that dead processes have left in the store's folder, and sum the sizes of the uploads in progress."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def _upload_of(file: str) -> str:
 
 @dataclass(slots=True)
 class OrphanedFiles:
-    """Files of contents and logs that belong to no tensor.
+    """Row files, key files and logs that belong to no tensor.
 
-    They are left over when a process dies, cannot remove them, or fails to commit.
+    They remain when a process dies, fails to remove them, or fails to commit.
     """
 
     _tensors: Path
@@ -98,9 +98,9 @@ class OrphanedFiles:
         """Remove the orphaned files. Raises OSError."""
         if not self._find():
             return
-        # A content is renamed and gets its row in one transaction. So a file without a row, seen inside another
-        # transaction, is orphaned. Remove it after that transaction has been committed: until then, an earlier commit
-        # that failed on disk could still become durable through a crash.
+        # An upload's file is renamed and gets its row within one transaction. A file that has no row during another
+        # transaction is therefore orphaned. Remove it only after that transaction has been committed: until then, an
+        # earlier commit that failed on disk could still become durable through a crash.
         with self._index.change() as transaction:
             transaction.set_facts({"cleaned": time.time_ns()})
             found = self._find()

@@ -7,8 +7,8 @@
     then          for strings, the offset of each frame: one uint64 per item (from a multiple of 8)
     then          the CRC-32 of every 64 KiB from offset 4096 up to here, uint32 each
 
-A file holds one content of one tensor. The file's name is random and never reused, and the catalogue maps tensors to
-files. A tensor's name, however hostile, therefore never reaches the file system.
+A file holds one version of one tensor. The file's name is random and never reused, and the catalogue maps tensors to
+files. The file system therefore never sees a tensor's name, which may be hostile.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ class HeaderWord(IntEnum):
     """The words in the first page of the file, by index.
 
     VERSION is the seqlock: twice the number of scatters, odd while one is being applied; bit 63 marks the content as
-    damaged. MODIFIED is the time of the last change in nanoseconds since 1970. UNWRITTEN is 1 after an fsync has
-    failed: the kernel then considers the pages clean, so they must be written again. SNAPSHOTS is 1 while a download
-    may be reading an older version; see `download_snapshots`.
+    damaged. MODIFIED is the time of the last change in nanoseconds since 1970. UNWRITTEN is 1 after a failed fsync: the
+    kernel then considers the pages clean, so they must be written again. SNAPSHOTS is 1 while a download may be reading
+    an older version; see `download_snapshots`.
 
-    The next words are for replicated contents: see `replicated_contents`. EPOCH is the highest epoch seen, or 0 if the
-    content is not replicated. APPLIED_EPOCH is the epoch of the last applied record, or 0 if unknown. SESSION is the
+    The next words are for replicated versions: see `replicated_contents`. EPOCH is the highest epoch seen, or 0 if the
+    version is not replicated. APPLIED_EPOCH is the epoch of the last applied record, or 0 if unknown. SESSION is the
     session of the store in which the content was last recovered, or 0 while a recovery is in progress. UNSETTLED is the
-    sequence up to which rows may have reached the content before a power loss. LOGGED is the sequence up to which the
-    log is known to be durable in this session, and DURABLE_EPOCH is the value of EPOCH that is known to be durable.
-    CONFIRMED is the last session in which the content had caught up with its primary.
+    highest sequence whose rows may have been written to the content before a power loss. LOGGED is the highest sequence
+    up to which the log is known to be durable in this session, and DURABLE_EPOCH is the value of EPOCH that is known to
+    be durable. CONFIRMED is the last session in which the content had caught up with its primary.
 
     The last words are for keyed tables. ROWS is the number of rows; the shape in the description is the capacity.
     HEAP_END is the end of the string keys, HEAP_CHECKED is the end of the part that has checksums, and HEAP_BEFORE is
-    the end before the change in progress. RENEWED is the sequence of the last change that was already in the file when
-    it was written: changes up to it are never applied again, even if a log has them.
+    the end before the change in progress. RENEWED is the sequence of the last change that the file already included
+    when it was created: no change up to that sequence is ever applied again, even if a log contains it.
     """
 
     VERSION = 0
@@ -92,12 +92,12 @@ DAMAGED: Final = 1 << 63
 
 
 def is_settled(words: Sequence[int]) -> bool:
-    """Return whether a content with these header words may be read (`MappedContent.words`, `Resident.words`)."""
+    """Return whether content with these header words may be read (`MappedContent.words`, `Resident.words`)."""
     return (words[HeaderWord.VERSION] & ~DAMAGED) >> 1 >= words[HeaderWord.UNSETTLED]
 
 
 class BadFile(Exception):
-    """The file is not a complete and valid tensor file; the message says why."""
+    """The file is incomplete or is not a valid tensor file. The message says why."""
 
 
 _Size = Annotated[int, Field(ge=0)]
@@ -107,7 +107,7 @@ _Size = Annotated[int, Field(ge=0)]
 class Description:
     """The description in a file. `id` is random and new for each upload. `size` is the size of the items in bytes.
 
-    `sha256` is the hash of dtype, shape and items as uploaded, in hex.
+    `sha256` is the hash of the uploaded dtype, shape and items, in hex.
     """
 
     id: str
@@ -126,7 +126,7 @@ class Description:
 
     @property
     def offsets_at(self) -> int:
-        """The offset of the table of string offsets in the file or, for other types, of the end of the items."""
+        """The file offset of the table of string offsets or, for other types, of the end of the items."""
         end = PAGE + self.size
         return end + -end % 8 if self.dtype == "string" else end
 
@@ -141,7 +141,7 @@ class Description:
         return -(-(self.checksums_at - PAGE) // BLOCK)
 
     def block_span(self, block: int) -> tuple[int, int]:
-        """Return the file offsets at which the block of checksum number `block` begins and ends."""
+        """Return the file offsets at which block number `block` begins and ends."""
         begin = PAGE + block * BLOCK
         return begin, min(begin + BLOCK, self.checksums_at)
 
@@ -172,14 +172,14 @@ def sequence_in(etag: str) -> int:
 
 
 def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
-    """Return a SHA-256 hash of the dtype and the shape, to be updated with the items."""
+    """Return a SHA-256 hash object for the dtype and the shape. Update it with the items."""
     return hashlib.sha256(f"{dtype.name}[{','.join(map(str, shape))}]\n".encode())
 
 
 def encode_page(
     description: Description, version: int, modified: int, words: Mapping[HeaderWord, int] | None = None
 ) -> bytes:
-    """Return the first page of the file. `words` are the words other than VERSION and MODIFIED that are not 0."""
+    """Return the first page of the file. `words` holds all nonzero words other than VERSION and MODIFIED."""
     text = orjson.dumps(asdict(description))
     page = bytearray(PAGE)
     for word, value in {HeaderWord.VERSION: version, HeaderWord.MODIFIED: modified, **(words or {})}.items():
@@ -194,7 +194,7 @@ def encode_page(
 def decode_page(page: bytes, file_size: int) -> Description:
     """Return the description in a file's first page. Unknown members are ignored.
 
-    Raises BadFile unless the page is valid and the file has the size that the page specifies.
+    Raises BadFile if the page is invalid, or the file does not have the size that the page specifies.
     """
     if len(page) < PAGE:
         raise BadFile("the file ends within its first page")

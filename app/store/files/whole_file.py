@@ -1,4 +1,4 @@
-"""Replace a small file atomically: after a crash, either the old file or the new one is there, and it is complete."""
+"""Replace a small file atomically: after a crash, either the old or the new file is there, and it is complete."""
 
 from __future__ import annotations
 

@@ -37,13 +37,14 @@ _FLUSH_BYTES: Final = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class UploadSpec:
-    """The description of an upload that will be the next version of tensor `name`, and the encoding of its items.
+    """The description of an upload that will become the next version of tensor `name`, including the encoding of its
+    items.
 
     `keep` is the number of versions to keep, including this one; None means the default from the settings. `origin` is
-    where the items can be read again, as URL or URL#TENSOR. `note` is the caller's text for the version. `replicas` is
-    the number of shards that should hold each row range, or None to leave that number unchanged. If rows have keys,
-    `keys` describes them; the keys are sent before the items. `capacity` is the number of rows for which to reserve
-    space, or None for the number of rows uploaded.
+    a URL or URL#TENSOR from which the items can be read again. `note` is the caller's text for the version. `replicas`
+    is the number of shards that should hold each row range, or None to leave that number unchanged. If rows have keys,
+    `keys` describes them; the keys are sent before the items. `capacity` is the number of rows to reserve space for, or
+    None to reserve space for the uploaded rows only.
     """
 
     name: str
@@ -66,7 +67,7 @@ class UploadSpec:
 
 
 class Upload:
-    """An upload of one content that is in progress.
+    """An upload in progress.
 
     `write` and `finish` do blocking disk I/O: call them on a worker thread.
     """
@@ -95,7 +96,7 @@ class Upload:
         self._content = self.id
         self._scratch_path = folder / f"{self.id}.side"
         self._beside: list[str] = []
-        # A column-major content is first written to a scratch file as it is received, and then read in row-major order.
+        # Column-major items are first written to a scratch file as they arrive, and then read in row-major order.
         self._fortran = spec.fortran and self.items > 1 and len(shape) > 1
         self._swap_bytes = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if spec.swap else 1
         self._incomplete = b""
@@ -113,22 +114,22 @@ class Upload:
 
     @property
     def reserved(self) -> int:
-        """Number of bytes that the files take up from the beginning. The files of strings grow as data arrives."""
+        """The size in bytes that the files have from the beginning. String files grow as data arrives."""
         if self.expected is None:
             return PAGE
         return PAGE + self.room + 4 * -(-self.room // BLOCK) + (self.expected if self._fortran else 0)
 
     @property
     def room(self) -> int:
-        """The total size in bytes of the items for which the file has room."""
+        """The total size in bytes of the items that fit in the file."""
         dtype, shape = self.stored
         return self._size if dtype.kind == "string" else prod(shape) * dtype.item_size
 
     def open(self, on_growth: Callable[[], None] | None = None) -> None:
         """Create the files at their full length, so that the quota counts them. Raises OSError.
 
-        The file at `path` stays locked as long as this process has it open. `on_growth` is called before a content of
-        unknown length grows by another 4 MiB, and may raise an error.
+        The file at `path` stays locked as long as this process has it open. If the length is unknown, `on_growth` is
+        called before the file grows by another 4 MiB, and may raise an error.
         """
         self._fd = disk_writes.create(self.path)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -181,7 +182,7 @@ class Upload:
             self._size = self._written
 
     def write_out(self, piece: Buffer) -> None:
-        """Write bytes to their final place in the file, after the previous ones. Raises OSError."""
+        """Write bytes to their final position in the file, after the previous ones. Raises OSError."""
         self._checksums.update(piece)
         disk_writes.write(self._fd, piece)
         self._unflushed += len(piece)
@@ -203,7 +204,7 @@ class Upload:
         )
 
     def finish(self) -> None:
-        """Check the number of bytes received, and convert a column-major content to row-major order.
+        """Check the number of bytes received, and convert column-major items to row-major order.
 
         Raises OSError and element_count_mismatch.
         """
@@ -259,14 +260,14 @@ class Upload:
         return Description(self._content, spec.name, dtype.name, shape, self.room, digest, spec.prefault, spec.lock)
 
     def take_identity(self, content: str, sha256: str) -> None:
-        """Use the ID and hash of an existing content, and skip hashing."""
+        """Use the ID and the hash of an existing version instead of hashing the items."""
         self._content = content
         self._digest = _KnownHash(sha256)
 
     def seal(
         self, description: Description, sequence: int, modified: int, words: Mapping[HeaderWord, int] | None = None
     ) -> None:
-        """Write the first page and make the file durable, so that it can be renamed.
+        """Write the first page and make the file durable. It can then be renamed.
 
         `words` is passed to `encode_page`.
 
@@ -277,7 +278,7 @@ class Upload:
         disk_writes.fsync(self._fd)
 
     def link_beside(self, folder: Path, files: Mapping[str, str]) -> None:
-        """Hard-link existing files of a folder into the upload. `files` maps each file name to the suffix of its link.
+        """Hard-link existing files from a folder into the upload. `files` maps each file name to its link's suffix.
 
         Raises OSError.
         """
@@ -288,7 +289,7 @@ class Upload:
     def places(self, file: str) -> list[tuple[Path, str]]:
         """Return the upload's files and their final names, derived from `file`.
 
-        The file of rows, whose final name is `file` itself, comes last.
+        The row file, whose final name is `file` itself, comes last.
         """
         beside = [(self.path.with_name(self.id + suffix), file + suffix) for suffix in self._beside]
         return [*beside, (self.path, file)]
@@ -330,7 +331,7 @@ def _limit_error(limit: str, maximum: int, pointer: str) -> GatherError:
 
 
 def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield parts of an array in row-major order. Each part has at most 4 MiB, or is a single item."""
+    """Yield parts of an array in row-major order. Each part is at most 4 MiB or a single item."""
     row = items.itemsize
     axis = items.ndim
     while axis > 0 and row * items.shape[axis - 1] <= _CHUNK_BYTES:
@@ -348,7 +349,7 @@ def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 
 
 class _KnownHash:
-    """A replacement for a hash object when the digest is already known."""
+    """A stand-in for a hash object whose digest is already known."""
 
     def __init__(self, digest: str) -> None:
         self._digest = digest

@@ -1,17 +1,18 @@
 """Back up a store, even while a service is changing it, to a folder that may hold an older backup.
 
 A backup holds the catalogue as of one moment: versions, aliases and last version numbers. For each version, it holds
-one content that includes all scatters up to some moment during the backup; that moment may differ between versions.
-Everything that was acknowledged before the backup began is included.
+the data with all scatters up to some moment during the backup; that moment may differ between versions. Everything that
+was acknowledged before the backup began is included.
 
-A content is copied without holding its tensor's lock, from a snapshot (`download_snapshots`) that is taken while
-holding the lock, so scatters continue. Concurrent uploads and removals may delete contents that are in the catalogue of
-the backup's moment. The backup therefore first copies everything, and then copies the few contents that are newer,
-through files opened while holding the catalogue's lock. Contents that the folder already holds at the same sequence are
-not copied again.
+The tensor's lock is held while a snapshot (`download_snapshots`) is taken, but not while a version is copied from it,
+so scatters continue. Concurrent uploads and removals may delete versions that the backup's catalogue lists. The backup
+therefore works in rounds. Each round reads the catalogue and opens files of versions that have not been copied yet,
+both while holding the catalogue's lock, and then copies those versions. The backup ends after a round that has copied
+everything in its catalogue. Versions that the folder already holds at the same sequence are not copied again.
 
-After a power loss, a replicated content may be unsettled, because other machines decide what is committed. The backup
-waits for it and, after `PATIENCE_S` seconds, continues with the copy from the previous backup or without that content.
+After a power loss, a replicated version may be unsettled, because other machines decide what is committed. The backup
+waits for it to settle. After `PATIENCE_S` seconds, it continues with the copy from the previous backup or without that
+version.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class DamagedVersions(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """The result of a backup: the number of versions and aliases, and how many versions and bytes were copied.
+    """The result of a backup: how many versions and aliases it holds, and how many versions and bytes were copied.
 
-    `left_out` holds the reason for each version or alias that is missing. `kept` holds the reason for each version for
-    which the backup still has the copy from the previous backup.
+    `left_out` says why each missing version or alias is missing. `kept` lists the versions whose copy is still the one
+    from the previous backup, and says why.
     """
 
     versions: int
@@ -90,8 +91,8 @@ def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> 
 class _Backup:
     """One run of a backup.
 
-    `_saved` maps each file of the store to its file in the backup. `_damaged` describes the damage of files that cannot
-    be copied, and `_unsettled` holds the reasons why files cannot be copied now.
+    `_saved` maps each file of the store to its file in the backup. `_damaged` describes the damage in files that cannot
+    be copied, and `_unsettled` says why other files cannot be copied now.
     """
 
     def __init__(self, store: UnclaimedStore, folder: Path) -> None:
@@ -141,7 +142,7 @@ class _Backup:
                 disk_writes.unlink(self._contents / name)
 
     def _copy_all(self) -> tuple[CatalogueContents, int]:
-        """Copy until every version in the catalogue of one moment is done. Returns that catalogue and the time."""
+        """Copy in rounds until every version in a round's catalogue is done. Returns that catalogue and its time."""
         for _ in range(_ROUNDS):
             with self._open_moment() as (moment, made, opened):
                 self._copy_each([row for row in moment.rows if not self._is_done(row)], opened)
@@ -150,7 +151,7 @@ class _Backup:
         raise BackupRefused(f"the store {self._store.folder} changes faster than it can be copied: try again later")
 
     def _copy_each(self, rows: Sequence[Row], opened: Mapping[str, int]) -> None:
-        """Copy contents, waiting for unsettled ones."""
+        """Copy versions, waiting for unsettled ones."""
         ends = time.monotonic() + PATIENCE_S
         while True:
             for row in rows:
@@ -165,7 +166,7 @@ class _Backup:
 
     @contextmanager
     def _open_moment(self) -> Iterator[tuple[CatalogueContents, int, dict[str, int]]]:
-        """Yield the catalogue as of now, the time, and open files of versions that have yet to be copied."""
+        """Yield the current catalogue, the time, and the open files of versions that have yet to be copied."""
         with ExitStack() as stack:
             opened: dict[str, int] = {}
             with self._store.locks.catalogue():
@@ -203,7 +204,7 @@ class _Backup:
                 self._damaged[row.file] = problem.detail if isinstance(problem, GatherError) else str(problem)
 
     def _sources(self, row: Row, opened: int, keys: int, stack: ExitStack) -> list[CopySource] | None:
-        """Return the files to copy for a version's content, or None if the backup already has it or it is gone.
+        """Return the files to copy for a version, or None if the version is gone or the backup already has it.
 
         Call this while holding the tensor's lock.
         """

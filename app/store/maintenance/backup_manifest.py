@@ -1,13 +1,13 @@
 """The folder of a backup: its files, and the manifest that makes it valid.
 
     gathernd-backup     marks the folder as a backup; a command that works on it holds a lock (flock) on this file
-    contents/           one file for each content at one sequence, as written by `copy_content`, named
-                        `ID-SEQUENCE` or `ID-FILE-SEQUENCE`; if the content has keys, also a key file with the
+    contents/           one file for each version at one sequence, as written by `copy_content`, named
+                        `ID-SEQUENCE` or `ID-FILE-SEQUENCE`; if the version has keys, also a key file with the
                         same name and the suffix `.keys`
     manifest.json       one line with the format and the SHA-256 of the rest; then the `Manifest` as JSON
 
-The manifest is written last and atomically replaces the previous one. Contents that it no longer lists are removed
-after that. An interrupted backup therefore leaves the previous one as it was, or no backup if there was none.
+The manifest is written last and atomically replaces the previous one. Files that it no longer lists are removed after
+that. An interrupted backup therefore leaves the previous backup unchanged, or no backup if there was none.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class BackupRefused(StoreRefused):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The contents of a backup: the catalogue as of `made`, in nanoseconds since 1970.
+    """What a backup contains: the catalogue as of `made`, in nanoseconds since 1970.
 
-    The `file` of each row is the name of its file in the backup.
+    Each row's `file` is the name of the version's file in the backup.
     """
 
     made: int
@@ -77,7 +77,7 @@ def prepare(folder: Path) -> None:
 
 
 def check_marker(folder: Path) -> None:
-    """Raise BackupRefused for a folder that is not a backup in a known format. May raise OSError."""
+    """Raise BackupRefused unless the folder is a backup in a known format. May raise OSError."""
     try:
         found = orjson.loads(read_regular(folder / MARKER))["format"]
     except (FileNotFoundError, NotADirectoryError):
@@ -148,7 +148,8 @@ def _files(row: Row) -> tuple[str, ...]:
 
 
 def file_of(row: Row, sequence: int) -> str:
-    """Return the name, in a backup, of the content of `row` after `sequence` scatters."""
-    # A keyed table that has grown has a new file, which begins at a sequence that the smaller file had, too.
+    """Return the name of the file in a backup that holds the content of `row` after `sequence` scatters."""
+    # A keyed table that has grown has a new file, and the larger and the smaller file may have been at the same
+    # sequence.
     grown = row.keys is not None and row.file != row.content
     return f"{row.content}-{row.file}-{sequence}" if grown else f"{row.content}-{sequence}"

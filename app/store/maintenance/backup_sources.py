@@ -1,7 +1,7 @@
 """The files that a backup copies for one version: its row file and, if it has keys, its key file.
 
-A file is copied block by block to a file that includes all of its scatters. Each block is compared with its checksum.
-All functions may raise BadFile and OSError.
+A file is copied block by block. The copy includes all scatters up to its sequence, and each block is compared with its
+checksum. All functions may raise BadFile and OSError.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ Read = Callable[[int, int], Buffer]
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """One version's data, to be copied. `read` returns its bytes. `checksums` is valid for all blocks except those in
-    `changed`.
+    """A file to be copied. `read` returns its bytes. `checksums` is valid for all blocks except those in `changed`.
 
     `words` are written to the first page, along with the sequence and the time.
     """
@@ -95,7 +94,7 @@ def _check_blocks(
     table: NDArray[np.uint32],
     changed: Collection[int],
 ) -> None:
-    """Compare whole blocks with their checksums. `first` is the number of the first block in `piece`.
+    """Compare whole blocks with their checksums. `first` is the index of the first block in `piece`.
 
     Writes the checksums of changed blocks to `table`. Raises BadFile.
     """
@@ -131,7 +130,7 @@ class SealedFile:
             raise
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return the bytes between two offsets, as `copy_content` expects them."""
+        """Return the bytes between two offsets; see `CopySource.read`."""
         return read_at(self._fd, PAGE + begin, end - begin)
 
     def check(self) -> None:
@@ -146,9 +145,9 @@ class SealedFile:
 
 
 def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, stack: ExitStack) -> list[CopySource]:
-    """Return the current files of a version's content.
+    """Return the current files of a version.
 
-    Call while holding the tensor's lock; reading them needs no lock.
+    Call this while holding the tensor's lock. Reading the files requires no lock.
     """
     row, words = writable.row, writable.words
     sequence, modified = writable.applied, words[HeaderWord.MODIFIED]
@@ -175,10 +174,10 @@ def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, sta
 
 
 def removed_sources(row: Row, opened: int, keys: int) -> list[CopySource] | None:
-    """Return the open files of a version's content that was replaced or removed, and therefore no longer changes.
+    """Return the open files of a replaced or removed version, whose content therefore no longer changes.
 
-    `opened` and `keys` are the descriptors of the content's file and key file; `keys` is -1 if it has no keys. Returns
-    None if the content is in the middle of a change, damaged or unsettled.
+    `opened` and `keys` are the descriptors of the row file and the key file; `keys` is -1 if the version has no keys.
+    Returns None if the content is damaged, unsettled or in the middle of a change.
     """
     page = os.pread(opened, PAGE, 0)
     description = decode_page(page, os.fstat(opened).st_size)
@@ -189,7 +188,7 @@ def removed_sources(row: Row, opened: int, keys: int) -> list[CopySource] | None
         raise BadFile("its file describes another tensor")
     of_keys = {word: page_word(page, word) for word in KEY_WORDS}
     of_keys[HeaderWord.HEAP_CHECKED] = of_keys[HeaderWord.HEAP_END]
-    # The content's log, which recorded the blocks that scatters changed, is gone, so any block may have changed.
+    # The log, which recorded the blocks that scatters changed, is gone, so any block may have changed.
     changed = range(description.block_count) if version else ()
     checksums, sequence = _checksums(opened, description), version >> 1
     sources = [CopySource(description, sequence, modified, checksums, _reader(opened), changed, of_keys)]

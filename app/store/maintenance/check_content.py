@@ -1,5 +1,5 @@
-"""Find damage in the files of one content and in its log, for `check_store` and in the background of a service. Startup
-checks only sizes and headers; afterwards, `verify` compares all contents with their checksums.
+"""Find damage in the files and the log of one version. Used by `check_store`, and in the background of a service:
+startup checks only sizes and headers, and `verify` later compares all versions with their checksums.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from app.store.scatters.scatter_log import all_records, full_path
 
 
 def lost_rows(folder: Path, row: Row, count: int) -> Iterator[int]:
-    """Look up the keys of the first `count` rows in the index, step by step.
+    """Look up the keys of the first `count` rows in the index, in steps.
 
-    For each step, yields the first row that the index does not find, or -1. `folder` is the folder of tensors. Raises
+    For each step, yields the first row that the index does not find, or -1. `folder` is the tensors folder. Raises
     BadFile and OSError.
     """
     mapped = MappedKeys(folder, row)
@@ -72,9 +72,9 @@ def check_content(
     """Raise BadFile if a version of the store in `folder` exists and is damaged. May raise OSError.
 
     Blocks are compared with their checksums, and keys are looked up, without holding a lock, so that changes continue.
-    Between steps, `pause` is called with the number of seconds worked; if it returns True, the check ends. A suspicious
-    block may have changed since the last checkpoint, so it is checked again while holding the lock. The log is also
-    checked while holding the lock.
+    Between steps, `pause` is called with the duration of the last step in seconds; if it returns True, the check ends.
+    A block that does not match may have changed since the last checkpoint, so it is checked again while holding the
+    lock. The log is also checked while holding the lock.
     """
     if {row.file, row.content} & {"", ".", ".."} or not _FILE_NAME.fullmatch(row.file + row.content):
         raise BadFile("the catalogue names no file of the store for it")
@@ -160,7 +160,7 @@ def _check_within_lock(folder: Path, row: Row, suspects: list[list[int]]) -> Non
     finally:
         os.close(fd)
     if row.keys is not None and all(entry.size is None for entry in entries):
-        # If the log changes keys, startup after a crash rebuilds the index anyway.
+        # If the log contains key changes, startup after a crash rebuilds the index anyway.
         for lost in lost_rows(tensors, row, page_word(page, HeaderWord.ROWS)):
             if lost >= 0:
                 raise BadFile(f"the index of its keys does not lead to row {lost}")
@@ -235,7 +235,7 @@ def verify(
     stop: Event,
     pause_ratio: float,
 ) -> None:
-    """Verify all contents once, in the first process of the group that tries to; see `LocalStore.verify`."""
+    """Verify all versions, unless a process of the group has done so or is doing so; see `LocalStore.verify`."""
 
     def mark_damaged(row: Row, why: str) -> None:
         with group.locks.tensor(row.name):

@@ -1,7 +1,7 @@
 """Find damage in a store or a backup, and suggest what to do about it. Nothing is changed.
 
-A service may be using the store at the same time. A suspicious finding is therefore checked again, while holding the
-lock that the service uses for such changes, and is reported only if it still exists and is still wrong.
+A service may be using the store at the same time. Each finding is therefore checked again while holding the lock under
+which the service makes such changes, and is reported only if the problem is still there.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _shape_problem(connection: sqlite3.Connection) -> str | None:
 
 
 def contents_problems(contents: CatalogueContents) -> Iterator[tuple[str, str, str]]:
-    """Yield the inconsistencies in the catalogue, each as the name concerned, the problem, and advice."""
+    """Yield each inconsistency in the catalogue: the name concerned, the problem, and advice."""
     versions: dict[str, set[int]] = defaultdict(set)
     for row in contents.rows:
         versions[row.name].add(row.number)
@@ -182,7 +182,7 @@ def contents_problems(contents: CatalogueContents) -> Iterator[tuple[str, str, s
 
 
 def reserved_names(contents: CatalogueContents) -> list[str]:
-    """Return the tensors whose names have become reserved since they were uploaded."""
+    """Return the tensors whose names have become reserved since their upload."""
     return sorted({row.name for row in contents.rows if row.name in RESERVED})
 
 
@@ -297,7 +297,7 @@ def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
 
 
 def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
-    """Yield entries that should be regular files but are not, except for contents and logs of tensors."""
+    """Yield entries that should be regular files but are not, except for the files and logs of tensors."""
     folder = store.folder
     paths = {folder / name for name in file_names(folder) if name.endswith(".new")}
     for part in (store.upload_folder, store.snapshot_folder, folder / import_records.FOLDER):
@@ -312,8 +312,8 @@ def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
 def _orphans(store: UnclaimedStore) -> list[Path]:
     found = _files_without_rows(store)
     if found:
-        # A file is removed after its row, while holding its tensor's lock. Once every lock has been free, no process is
-        # removing any of the files that remain.
+        # A file is removed after its row, while holding its tensor's lock. After each lock has been taken once, no
+        # process is still removing any of the remaining files.
         for number in range(STRIPES):
             with store.locks.tensors_of(number):
                 pass
@@ -322,7 +322,7 @@ def _orphans(store: UnclaimedStore) -> list[Path]:
 
 
 def _files_without_rows(store: UnclaimedStore) -> set[Path]:
-    # A content gets its file name and its row while the catalogue's lock is held.
+    # An upload's file is renamed and gets its row while the catalogue's lock is held.
     with store.locks.catalogue():
         files = {path for folder in (store.tensor_folder, store.log_folder) for path in _paths(folder)}
         rows = store.catalogue.contents().rows

@@ -1,12 +1,12 @@
 """Create a store from a backup, in a folder that does not hold one.
 
-Each content gets a new ID and each alias gets a new ETag, because the original store may live on and change, and no
-ETag may refer to two contents. Names, version numbers, times and the last number of each name are kept. A backup holds
-no Idempotency-Keys: a scatter whose response was lost may be newer than the backup and must then be executed again. A
-backup does not hold import records either.
+Each version gets a new content ID and each alias gets a new ETag, because the original store may live on and change,
+and no ETag may refer to different data in two stores. Names, version numbers, times and each name's last version number
+are kept. A backup holds no Idempotency-Keys: if a scatter is newer than the backup and its client retries it, the
+scatter must be executed again. A backup does not hold import records either.
 
-Until everything else is complete and durable, the file `format` has a different name, so no service starts on the
-folder. An interrupted restore can be run again.
+The file `format` gets its name only after everything else is complete and durable, so until then no service starts on
+the folder. An interrupted restore can be run again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def restore(folder: Path, store_folder: Path) -> RestoreResult:
 
 
 def _check_target(folder: Path) -> None:
-    """Raise StoreRefused if the folder holds a store or anything else."""
+    """Raise StoreRefused if the folder holds a store or foreign files."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -116,7 +116,7 @@ class _Restore:
         return RestoreResult(len(rows), len(aliases), sum(row.total_size for row in rows), self._manifest.made)
 
     def _restore_version(self, row: Row) -> Row:
-        """Copy a content to new files, and return its row.
+        """Copy a version to new files, and return its row.
 
         Raises OSError, and BackupRefused if the content is damaged.
         """
@@ -133,7 +133,7 @@ class _Restore:
         return restored
 
     def _copy(self, source: SealedFile, name: str, content: str) -> None:
-        """Copy a file of the content `content` to `name`. Raises BadFile and OSError."""
+        """Copy a file of the content with the ID `content` to `name`. Raises BadFile and OSError."""
         target = disk_writes.create(self._tensors / name)
         try:
             description = replace(source.description, id=content)
@@ -144,7 +144,8 @@ class _Restore:
 
 
 def open_saved(contents: Path, row: Row) -> Iterator[SealedFile]:
-    """Yield the files of a version in a backup: first its rows, then its keys. Their blocks have not been checked yet.
+    """Yield the files of a version in a backup: first the row file, then any key file. Their blocks are still
+    unchecked.
 
     The caller closes them. Raises BadFile and OSError.
     """

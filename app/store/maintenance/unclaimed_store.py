@@ -26,7 +26,7 @@ class UnclaimedStore:
     def __init__(self, folder: Path) -> None:
         """Open the store.
 
-        Raises OSError, and StoreRefused if the folder has no store of this format or is another user's.
+        Raises OSError, and StoreRefused if the folder has no store of this format or belongs to another user.
         """
         check_format(folder)
         check_owner(folder)

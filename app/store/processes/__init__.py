@@ -1,1 +1,1 @@
-"""State shared by the processes of a store: the folder's lock, the tensors' locks, and counters in shared memory."""
+"""State shared by a store's processes: the lock on the folder, the locks on tensors, and counters in shared memory."""

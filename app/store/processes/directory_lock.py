@@ -1,7 +1,7 @@
-"""The lock on the store's folder, which admits one process group at a time.
+"""The lock on the store's folder. It admits one process group at a time.
 
-The first process of a group claims the folder with an exclusive lock on the file `lock`, which it holds for its
-lifetime, and writes a random token to that file. The workers are given the token and compare it with the file. All
+The first process of a group claims the folder: it takes an exclusive lock on the file `lock`, holds it for its
+lifetime, and writes a random token to the file. The workers are given the token and compare it with the file. All
 processes hold a shared lock on `members`, so that workers that outlive their parent still keep other groups out. The
 system releases both locks when the processes end, however they end.
 
@@ -42,10 +42,10 @@ class StateWord(IntEnum):
     """The index of each word in the page of memory that the processes of a group share.
 
     GENERATION is twice the number of the catalogue's last change, and is odd while a change is being committed; see
-    `catalogue_cache`. VERIFIED is 1 once all contents have been compared with their checksums. CLOCK is the value of
-    the store's clock at the moment when the machine's clock showed BOOT; see `idempotency`. KEYS is an upper bound on
-    the number of Idempotency-Keys in the catalogue. LEFTOVERS_REMOVED is the time, on the store's clock, at which files
-    left by dead processes were last removed.
+    `catalogue_cache`. VERIFIED is 1 after all versions have been compared with their checksums. CLOCK is the value of
+    the store's clock when the machine's clock showed BOOT; see `idempotency`. KEYS is an upper bound on the number of
+    Idempotency-Keys in the catalogue. LEFTOVERS_REMOVED is when the files of dead processes were last removed, on the
+    store's clock.
     """
 
     GENERATION = 0
@@ -71,7 +71,7 @@ class ProcessGroup:
     """
 
     def __init__(self, folder: Path, token: str | None = None) -> None:
-        """Claim the folder, or join the group that has this `token`. Raises StoreInUse and OSError."""
+        """Claim the folder, or join the group with this `token`. Raises StoreInUse and OSError."""
         self._folder = folder
         self._descriptors: list[int] = []
         self.locks = StoreLocks(folder / "locks")
@@ -97,7 +97,7 @@ class ProcessGroup:
             return False
         fcntl.flock(self._open("members"), fcntl.LOCK_SH)
         if try_lock(fd):
-            # The claiming lock is free, so the first process of the group has ended.
+            # The lock on `lock` is free, so the first process of the group has ended.
             raise StoreInUse(f"the first process of the service that owns {self._folder} has ended; start it again")
         return True
 

@@ -1,9 +1,9 @@
-"""The memory barrier of the seqlock with which readers detect scatters. Writers bear its entire cost.
+"""The memory barrier for the seqlock that lets readers detect scatters. Writers bear its entire cost.
 
-A reader compares the tensor's version before and after reading, and must not have to pay for more than that. On x86-64,
+A reader compares the tensor's version before and after reading, and must not need any more work than that. On x86-64,
 the processor keeps the reader's loads and the writer's stores in order; other processors may reorder them. On such
 processors, membarrier(2) makes every thread of the registered processes execute a full barrier. On systems without that
-call, nothing is done; see `file_system_check`.
+call, this module does nothing; see `file_system_check`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def _membarrier(command: int) -> bool:
 
 
 def register() -> bool:
-    """Register this process as a reader, so that `fence` affects it. Returns False if the system lacks membarrier."""
+    """Register this process as a reader, so that `fence` affects it. Returns False on systems without membarrier."""
     return _membarrier(_REGISTER_GLOBAL_EXPEDITED)
 
 
 def fence() -> None:
-    """Ensure that every registered process sees this process's earlier stores before its later ones."""
+    """Ensure that every registered process sees this process's earlier writes to memory before its later ones."""
     _membarrier(_GLOBAL_EXPEDITED)

@@ -1,4 +1,4 @@
-"""The locks inside a store: for tensors, for the catalogue, for uploads, and for verification against checksums.
+"""The locks inside a store: for tensors, the catalogue, uploads, and the verification of checksums.
 
 The locks exclude threads as well as processes. Each is a flock on a file, so a lock is released when the process that
 holds it ends.
@@ -30,7 +30,7 @@ class StoreLocks:
         self._folder = folder
 
     def make_files(self) -> None:
-        """Create all files now, so that tensors can be removed even when the disk is too full for a new file."""
+        """Create all lock files now, so that tensors can be removed even when the disk is too full for a new file."""
         self._folder.mkdir(exist_ok=True)
         names = ("catalogue", "incoming", "primaries", "verify", *(f"{number:02d}" for number in range(STRIPES)))
         for path in {self._folder / name for name in names}.difference(self._folder.iterdir()):
@@ -62,10 +62,10 @@ class StoreLocks:
 
     @contextmanager
     def primary(self, content: str) -> Iterator[None]:
-        """Keep others from acting as the primary of a replicated content. Blocks. Take this lock before `tensor`.
+        """Keep others from acting as the primary of a replicated version. Blocks. Take this lock before `tensor`.
 
-        Each content locks one byte of a shared file; the hash of the content's ID selects the byte. The content's own
-        files cannot be used, because growth replaces them.
+        Each version locks one byte of a shared file; the hash of its content ID selects the byte. The version's own
+        files cannot be used, because table growth replaces them.
         """
         place = int.from_bytes(blake2b(content.encode(), digest_size=7).digest())
         fd = disk_writes.open_or_create(self._folder / "primaries")
@@ -80,7 +80,7 @@ class StoreLocks:
         return self._hold_lock("catalogue", fcntl.LOCK_NB)
 
     def try_verification(self) -> AbstractContextManager[bool]:
-        """Try to take the lock for verifying contents against checksums. Yields whether it was free. Never blocks."""
+        """Try to take the lock for verifying checksums. Yields whether it was free. Never blocks."""
         return self._hold_lock("verify", fcntl.LOCK_NB)
 
     @contextmanager
@@ -103,5 +103,5 @@ def try_lock(fd: int, flags: int = fcntl.LOCK_NB) -> bool:
 
 
 def stripe(name: str) -> int:
-    """Return the number of the lock of tensor `name`."""
+    """Return the number of the lock for tensor `name`."""
     return zlib.crc32(name.encode("utf-8", "surrogatepass")) % STRIPES

@@ -1,3 +1,1 @@
-"""Changes to rows in place: the redo log, group commit, checkpoints, and recovery from the logs that a crash has
-left.
-"""
+"""Change rows in place: the redo log, group commit, checkpoints, and recovery from the logs after a crash."""

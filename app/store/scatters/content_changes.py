@@ -1,7 +1,7 @@
 """Execute the queued changes of one tensor as a batch: scatters, upserts and removals.
 
-A scatter of strings writes a new content file. Only the new strings and one piece of the other strings are in memory at
-a time.
+A scatter of strings writes a new row file. At any time, only the new strings and one piece of the other strings are in
+memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from app.tensors.string_tensor import PackedStrings
 
 @dataclass
 class ContentChanges:
-    """Change the contents of a store. All methods do blocking disk I/O."""
+    """Change the content of versions. All methods do blocking disk I/O."""
 
     _locked: Callable[[str], AbstractContextManager[Row]]
     """A function that takes the lock of a reference's tensor and yields the version's row."""
@@ -55,9 +55,9 @@ class ContentChanges:
     _limits: Limits
 
     def execute(self, reference: str, take: Take) -> Callable[[], None] | None:
-        """Execute and finish the changes queued for one reference, which `take` returns.
+        """Execute and finish the changes that `take` returns, all of them queued for one reference.
 
-        Returns a checkpoint to run after the callers have received their responses, or None. Raises the errors that
+        Returns a checkpoint to run after the callers have received their responses, or None. Raises only errors that
         apply to the whole batch.
         """
         batch: list[PendingScatter] = []
@@ -95,7 +95,7 @@ class ContentChanges:
         pending.finish(answered or self._scatter_strings(writable, reference, pending.change))
 
     def _scatter_strings(self, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
-        """Execute a scatter of strings by writing a new content file, because the strings' lengths may change."""
+        """Execute a scatter of strings by writing a new row file, because the strings' lengths may change."""
         row, sequence = writable.row, writable.applied + 1
         spec = UploadSpec(row.name, DTYPES[row.dtype], row.shape, prefault=row.prefault, lock=row.lock)
         upload = Upload(self._uploads, spec, self._limits)
@@ -125,7 +125,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def replaced_strings(writable: WritableTensor, change: ScatterChange) -> Iterator[bytearray]:
-    """Yield the framed strings of a tensor after a scatter without reduction. The last update of a row takes effect."""
+    """Yield a tensor's framed strings after a scatter without reduction. The last update of each row takes effect."""
     piece = bytearray()
     for part in _parts(writable, change):
         piece += part

@@ -1,4 +1,4 @@
-"""Plan upserts and removals by key: find the rows of the keys, the new keys, and the rows that move.
+"""Plan upserts and removals by key: find the keys' rows, the new keys, and the rows that move.
 
 Plans are made while holding the tensor's lock, before anything is logged.
 """
@@ -32,7 +32,7 @@ back.
 
 
 class TableFull(Exception):
-    """A table has no room for a total of `rows` rows, or for `heap` more bytes of string keys."""
+    """A table has no room for `rows` rows in total, or for `heap` more bytes of string keys."""
 
     def __init__(self, rows: int, heap: int) -> None:
         super().__init__(rows, heap)
@@ -42,7 +42,7 @@ class TableFull(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """The new rows and keys of a change, in the form of a record, and the row counts afterwards."""
+    """A change's new rows and keys, in the form of a record, and the row counts afterwards."""
 
     rows: NDArray[np.uint64]
     values: NDArray[np.uint8]
@@ -51,7 +51,7 @@ class PlannedChange:
     keys: KeyColumn = NO_KEYS
 
     def members(self) -> dict[str, Any]:
-        """Return those members of the log entry that describe keys."""
+        """Return the members of the log entry that describe keys."""
         if self.counts is None:
             return {}
         keys = self.keys
@@ -62,10 +62,10 @@ class PlannedChange:
 
 
 def bytes_moved(content: MappedContent, change: KeyedChange) -> int:
-    """Return roughly how many bytes of memory the rows and keys that a removal moves can take until it is applied.
+    """Return the approximate maximum memory in bytes for the rows and keys that a removal moves.
 
-    Only rows beyond the new end move: at most as many as there are keys, and at most half of the rows. Returns 0 for an
-    upsert.
+    Only rows beyond the new end move. Their number is at most the number of keys, and at most half the number of rows.
+    Returns 0 for an upsert.
     """
     if change.updates is not None:
         return 0
@@ -76,7 +76,7 @@ def bytes_moved(content: MappedContent, change: KeyedChange) -> int:
 
 
 def rows_after(writable: WritableTensor, records: Sequence[Record]) -> int:
-    """Return the number of rows in a keyed table after `records`, which have not been applied yet."""
+    """Return the number of rows that a keyed table will have after `records`, which have not been applied yet."""
     sizes = [record.entry.size for record in records if record.entry.size is not None]
     return sizes[-1] if sizes else writable.words[HeaderWord.ROWS]
 
@@ -84,7 +84,7 @@ def rows_after(writable: WritableTensor, records: Sequence[Record]) -> int:
 def plan_change(writable: WritableTensor, change: KeyedChange, unapplied: Sequence[Record]) -> PlannedChange:
     """Plan a change to a table as if the records `unapplied` had been applied. Raises TableFull.
 
-    None of these records may remove rows. For a removal, there must not be any such records.
+    None of the records in `unapplied` may remove rows. To plan a removal, `unapplied` must be empty.
     """
     keys = change.keys
     wanted = wanted_column(keys if isinstance(keys, PackedStrings) else keys.array)
@@ -112,7 +112,7 @@ def _plan_upsert(
 
 
 def _find_unapplied(wanted: KeyColumn, rows: NDArray[np.int64], present: int, unapplied: Sequence[Record]) -> None:
-    """Fill in missing entries of `rows` for keys that the records `unapplied` append after the `present` rows."""
+    """Fill in missing entries of `rows` for keys that the records in `unapplied` append after the `present` rows."""
     if not any(len(record.key_rows) for record in unapplied) or not (rows < 0).any():
         return
     parts = [record.keys for record in unapplied if len(record.key_rows)]

@@ -1,13 +1,13 @@
-"""Redo records, and the frames that contain them in a log and on the way to other machines.
+"""Redo records, and the frames that contain them in logs and in transfers to other machines.
 
-A frame consists of, in this order: magic, CRC-32 of everything after it, length of the JSON, length of the data; the
-JSON, which is a list of entries; and then the data of each entry:
+A frame consists of a magic, the CRC-32 of everything after it, the length of the JSON, the length of the data, the
+JSON, which is a list of entries, and then the data of each entry:
 
 - the row numbers (uint64) and the rows
-- the numbers of the rows that get a different key (uint64), and these keys: 8-byte integers, or the lengths of the
-  strings (uint64) followed by their UTF-8 bytes
+- the numbers of the rows that get a different key (uint64), and those keys: 8-byte integers, or string lengths (uint64)
+  followed by the strings in UTF-8
 
-The checksums of blocks that records in a log have changed are out of date; see `dirty_blocks`.
+If records in a log have changed a block, the block's checksum is out of date; see `dirty_blocks`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SIZES: Final = Struct("<IQ")
 
 
 class BrokenLog(Exception):
-    """A damaged record precedes sound ones in a log, so acknowledged changes are lost."""
+    """A log contains a damaged record before sound ones, so acknowledged changes are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Entry:
 
     `time` is in nanoseconds since 1970; `clock` is the time on the store's own clock (see `idempotency`). `width` is
     the size of a row in bytes. `scope` is the name by which the request referred to the tensor, and `version` is the
-    number of the version. `epoch` is the epoch of the primary that created the record, or 0 if the content is not
+    number of the version. `epoch` is the epoch of the primary that created the record, or 0 if the version is not
     replicated.
 
-    The remaining fields describe upserts and removals by key: `size` is the number of rows after the change;
-    `key_count` rows get a different key, of type `key_type`; these keys take `key_bytes` bytes in the record. `counts`
-    holds the numbers returned to the caller (see `RowCounts`).
+    The remaining fields describe upserts and removals by key. `size` is the number of rows after the change.
+    `key_count` is the number of rows that get a different key, `key_type` is the type of those keys, and `key_bytes` is
+    their size in the record. `counts` holds the row counts returned to the caller (see `RowCounts`).
     """
 
     sequence: int
@@ -102,12 +102,12 @@ class Record:
 
 
 def changed_parts(records: Iterable[Record], size: int) -> NDArray[np.int64]:
-    """Return the parts of the content, of `size` bytes each, that `records` change, sorted and without duplicates."""
+    """Return which `size`-byte parts of the content `records` change, sorted and without duplicates."""
     return _parts(((record.rows, record.entry.width) for record in records), size)
 
 
 def changed_key_parts(records: Iterable[Record], width: int, size: int) -> NDArray[np.int64]:
-    """Return the parts of a key file, of `size` bytes each, that `records` change. A key takes `width` bytes."""
+    """Return which `size`-byte parts of a key file `records` change. A key takes `width` bytes."""
     return _parts(((record.key_rows, width) for record in records), size)
 
 
@@ -137,7 +137,7 @@ def encode(records: Sequence[Record]) -> bytes:
     crc = 0
     for part in rest:
         crc = zlib.crc32(part, crc)
-    return b"".join((FRAME_MAGIC, crc.to_bytes(4, "little"), *rest))  # copy only once, because the arrays may be large
+    return b"".join((FRAME_MAGIC, crc.to_bytes(4, "little"), *rest))  # copy just once, because the arrays may be large
 
 
 def _entry_members(entry: Entry) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _key_arrays(record: Record) -> tuple[NDArray[Any], ...]:
 
 
 def key_bytes(keys: KeyColumn) -> int:
-    """Return the size of `keys` in a record, in bytes."""
+    """Return the number of bytes that `keys` take in a record."""
     return 8 * len(keys) + string_bytes(keys)
 
 
@@ -185,9 +185,9 @@ def is_whole(frame: Buffer) -> bool:
 
 
 def frame_at(fd: int, place: int, end: int) -> bytes:
-    """Return the sound frame at offset `place` of a file, or empty bytes if there is none.
+    """Return the frame at offset `place` of a file, or empty bytes if there is no sound frame.
 
-    The file's bytes from `end` on are ignored. Raises OSError.
+    Bytes from the offset `end` on are ignored. Raises OSError.
     """
     size = frame_size(os.pread(fd, FRAME.size, place))
     frame = read_at(fd, place, size) if size and place + size <= end else b""
@@ -271,15 +271,15 @@ _OF_KEYS: Final = ("size", "key_count", "key_type", "key_bytes", "counts")
 def dirty_blocks(records: Iterable[Record]) -> set[int]:
     """Return the numbers of the 64 KiB blocks that contain rows changed by `records`."""
     blocks: set[int] = set()
-    for record in records:  # one by one, because a long log may not fit in memory
+    for record in records:  # one at a time, because a long log may not fit in memory
         blocks.update(changed_parts([record], BLOCK).tolist())
     return blocks
 
 
 def dirty_key_blocks(records: Iterable[Record], layout: KeyLayout, heap_checked: int, heap_end: int) -> set[int]:
-    """Return the blocks of the key file that records change, and all blocks beyond the end of the heap.
+    """Return the key-file blocks that records change, and all blocks beyond the end of the heap.
 
-    A repair may have written keys beyond the end, and later written other keys before it; see
+    A repair may have written keys beyond the end and, after that, other keys before the end; see
     `WritableKeys.heap_start`. `heap_checked` and `heap_end` are the words HEAP_CHECKED and HEAP_END.
     """
     changed = dirty_table_blocks(records, layout, heap_checked, layout.heap)[1] or set()
@@ -291,7 +291,7 @@ def dirty_key_blocks(records: Iterable[Record], layout: KeyLayout, heap_checked:
 def dirty_table_blocks(
     records: Iterable[Record], layout: KeyLayout, heap_checked: int, heap_end: int
 ) -> tuple[set[int], set[int] | None]:
-    """Return the blocks of rows and of the key file that records change; the latter are None if no keys change.
+    """Return the changed blocks of the row file and of the key file. The latter are None if no keys change.
 
     If keys change, all blocks of the heap from `heap_checked` to `heap_end` are included.
     """

@@ -1,21 +1,22 @@
-"""Open tensors for scatters: read the redo log to its end, and replay it if a process has died.
+"""Open tensors for scatters: read each redo log to its end, and replay it if a process has died.
 
 Call all functions here while holding the tensor's lock.
 
-For a replicated content, `catch_up` finds out which log records have been applied, and repairs what a crash has left.
-It leaves the tail of the log alone, because only the primary decides whether the tail's records are committed.
+For a replicated version, `catch_up` determines which log records have been applied, and completes what a crash
+interrupted. It leaves the log's tail alone, because only the primary decides whether the tail's records are committed.
 
 After a power loss, the header's words may be older than the content. The content may include rows from any record in
-the log, including records that had been committed and applied before and are now in the tail. This is safe:
+the log, even from records that had been committed and applied before the power loss and are now in the tail. This is
+safe:
 
-- No record leaves the log before content and header are durable, so all records up to the last applied one can be
-  applied again.
+- No record leaves the log before the content and the header are durable, so all records up to the last applied one can
+  be applied again.
 - EPOCH is durable before anything is logged under it.
 - LOGGED and DURABLE_EPOCH are valid only within one session.
-- If the log has a tail, the content is unsettled: nobody may read it until every record that may have reached it has
+- If the log has a tail, the content is unsettled: nobody may read it until every record whose rows it may include has
   been applied.
 
-A replica that had been told before the power loss that a record is committed must therefore ask its primary again.
+Even if a replica knew before the power loss that a record was committed, it must therefore query its primary again.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ReplayedLogs:
     def open(self, row: Row) -> Iterator[WritableTensor]:
         """Open a tensor's file for writing, with every logged change applied.
 
-        If the content is replicated, only the committed changes are applied. Raises tensor_damaged and OSError.
+        If the version is replicated, only committed changes are applied. Raises tensor_damaged and OSError.
         """
         with self.open_without_replay(row) as writable:
             if writable.words[HeaderWord.EPOCH]:
@@ -78,7 +79,7 @@ class ReplayedLogs:
 
         Raises tensor_damaged and OSError.
         """
-        # Take a log that is in use out of the cache, so that it cannot be evicted: two objects for the same log would
+        # Take a log out of the cache while it is in use. If it were evicted, two objects for the same log could
         # overwrite each other's records.
         log = self._take_log(row.content)
         try:
@@ -96,7 +97,7 @@ class ReplayedLogs:
         return ScatterLog(self.log_folder / content) if log is None else log
 
     def keys_of(self, row: Row) -> list[AnsweredKey]:
-        """Return the Idempotency-Keys in the log of a content that is about to be removed. Raises OSError."""
+        """Return the Idempotency-Keys in the log of a version that is about to be removed. Raises OSError."""
         log = self._take_log(row.content)
         with suppress(BrokenLog, NotRegular):
             log.read()
@@ -106,7 +107,7 @@ class ReplayedLogs:
         return list(log.keys.values())
 
     def remove(self, content: str) -> None:
-        """Delete the log of a content that has been removed."""
+        """Delete the log of a version that has been removed."""
         with self._lock:
             self._known_logs.pop(content, None)
         # Ignore errors: `remove_leftovers` removes the files later, as it does after a crash.
@@ -133,7 +134,7 @@ def _open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTe
 
 
 def _apply_rest(writable: WritableTensor) -> None:
-    """Apply the records that a process had logged but not applied before it died. Raises tensor_damaged and OSError."""
+    """Apply the records that a process logged but did not apply before it died. Raises tensor_damaged and OSError."""
     log, applied = writable.log, writable.applied
     try:
         log.read()
@@ -163,7 +164,7 @@ logger = logging.getLogger("gathernd")
 
 
 def catch_up(writable: WritableTensor, session: int) -> None:
-    """Complete the work of processes that died, read the log to its end, and settle the log's applied records.
+    """Complete the work of dead processes, read the log to its end, and settle the log's applied records.
 
     Call this while holding the tensor's lock. Marks the content as damaged if required records are missing from its
     log. Raises tensor_damaged and OSError.
@@ -182,7 +183,8 @@ def catch_up(writable: WritableTensor, session: int) -> None:
         if words[HeaderWord.DURABLE_EPOCH] != words[HeaderWord.EPOCH]:
             writable.set_epoch(words[HeaderWord.EPOCH])
         if writable.version & 1:
-            # Records are applied one at a time, so the interrupted one is the first in the tail, and it is committed.
+            # Records are applied one at a time, so the interrupted record is the first in the tail, and it is
+            # committed.
             following = tail_records(log, writable.applied + 1)
             if not following:
                 raise BrokenLog
@@ -198,8 +200,7 @@ def catch_up(writable: WritableTensor, session: int) -> None:
 def _replay(writable: WritableTensor) -> None:
     """In a new session, apply all applied records again. Raises BrokenLog and OSError.
 
-    A record whose application was interrupted counts as applied from then on, so that this still holds if the startup
-    dies here.
+    An interrupted record counts as applied from then on, even if startup is interrupted here.
     """
     log, words = writable.log, writable.words
     sequences = [record.entry.sequence for record in all_records(log.path)]

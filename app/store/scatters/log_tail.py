@@ -1,4 +1,4 @@
-"""The tail of a log: records of a replicated content that are durable but have not been applied yet.
+"""The tail of a replicated version's log: records that are durable but have not been applied yet.
 
 Call all functions while holding the tensor's lock, on a log that has been read to its end and settled
 (`ScatterLog.settle`). They may raise BrokenLog and OSError.
@@ -40,8 +40,8 @@ def drop_after(log: ScatterLog, sequence: int) -> None:
     _trim_full(log)
     kept = [one for one in log.read_frame(dropped) if one.entry.sequence <= sequence]
     if kept:
-        # A frame cannot be cut in the middle. If only some of its records are dropped, rewrite the frame and everything
-        # before it.
+        # A frame cannot be cut in the middle. To drop only some of its records, rewrite the frame and everything before
+        # it.
         before = log.read_bytes(LOG_ID_BYTES, dropped.begin)
         log.replace(before, encode(kept))
     else:
@@ -49,14 +49,14 @@ def drop_after(log: ScatterLog, sequence: int) -> None:
 
 
 def _trim_full(log: ScatterLog) -> None:
-    """Remove records from the set-aside log that are also in the log, because only the log's copies count."""
+    """Remove records from the set-aside log if they are also in the log, because only the log's copies count."""
     path = full_path(log.path)
     if mode_of(path) is None or not log.landmarks:
         return
     if path.samefile(log.path):  # a process died in `replace`, so one file has both names
         remove_full(log.path)
         return
-    first = log.landmarks[0][0]  # both logs have the same frames, so a frame begins at this record in each of them
+    first = log.landmarks[0][0]  # both logs have the same frames, so a frame begins at this record in each log
     full = ScatterLog(path)
     full.read(repair=False)
     for placed in full.tail:
@@ -71,18 +71,17 @@ def _trim_full(log: ScatterLog) -> None:
 
 
 def leave_tail(log: ScatterLog, *, aside: bool) -> None:
-    """Replace the log with a new one that contains only the tail's frames.
+    """Replace the log with a new one that contains just the tail's frames.
 
-    If `aside` is true, the old log is set aside; in that case, no log may be set aside already.
+    If `aside` is true, the old log is set aside. There must not be a set-aside log already.
     """
     log.replace(log.read_bytes(log.settled_end, log.end), aside=aside)
 
 
 def frames_after(log: ScatterLog, sequence: int, most: int) -> bytes | None:
-    """Return frames with the records after `sequence`, or None if some of them are no longer in a log.
+    """Return frames with the records after `sequence`, or None if some of these records are no longer in a log.
 
-    Returns whole frames, and stops once they total at least `most` bytes. Returns empty bytes if there are no later
-    records.
+    Returns whole frames, stopping when they total `most` bytes or more. Returns no bytes if there are no later records.
     """
     if log.last_sequence is None or log.last_sequence <= sequence:
         return b""

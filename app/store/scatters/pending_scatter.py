@@ -1,8 +1,9 @@
-"""A scatter on its way to the disk: what it changes, the queue in which it waits, and its result.
+"""Scatters that are waiting to be executed: what they change, their queues, and their results.
 
-Group commit: scatters that are queued for the same tensor, under the same reference, share one fsync. The caller of the
-first scatter in the queue is the leader, which takes the tensor's lock and executes all scatters queued so far. Then
-the caller of the next scatter does the same with those queued meanwhile. No scatter is delayed to form a batch.
+Group commit: scatters that are queued for the same tensor under the same reference share one fsync. The caller of the
+first scatter in the queue is the leader: it takes the tensor's lock and executes all scatters that are queued so far.
+The caller of the next scatter then does the same with those that have been queued in the meantime. No scatter is
+delayed to form a batch.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from app.tensors.tensor import Tensor
 
 
 class Scattered(NamedTuple):
-    """The result of a scatter: the content's ETag afterwards, and the number of the version that the scatter changed.
+    """The result of a scatter: the ETag afterwards, and the number of the version that the scatter changed.
 
-    `repeated` means that the scatter was already executed for an earlier request with the same Idempotency-Key, and was
+    `repeated` means that an earlier request with the same Idempotency-Key had already executed the scatter, so it was
     not executed again. `counts` is set for upserts and removals by key; a retried request gets the original counts.
     """
 
@@ -36,7 +37,7 @@ class Scattered(NamedTuple):
 
 
 class ContentReplaced(Exception):
-    """The tensor has been replaced since the scatter was validated. Validate the scatter again."""
+    """The tensor has been replaced since the scatter was validated, so the scatter must be validated again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class ScatterChange:
     """A scatter that was validated against the content with the ID `content`: update i goes to row `rows[i]`.
 
     `updates` has `width` items per row. `key` is the Idempotency-Key, and `digest` identifies the request. If `rows`
-    depends on the number of rows in a keyed table, as negative indices do, `of_rows` is that number.
+    depends on the number of rows in a keyed table (for example, because of negative indices), `of_rows` is that number.
     """
 
     content: str
@@ -61,10 +62,10 @@ class ScatterChange:
 class KeyedChange:
     """An upsert into the table whose content has the ID `content`, or a removal of rows if `updates` is None.
 
-    `keys` has one dimension and the type of the table's keys. `updates` has `width` items, which is a whole row, for
-    each key. An upsert combines the rows of existing keys with their updates using `reduction`, and appends a row,
-    which starts as zeros, for each new key. A removal moves the last rows into the gaps, and counts missing keys. `key`
-    is the Idempotency-Key, and `digest` identifies the request.
+    `keys` is one-dimensional and has the type of the table's keys. `updates` has `width` items (a whole row) for each
+    key. An upsert appends a row of zeros for each new key, and then combines each key's row with its update using
+    `reduction`. A removal moves the last rows into the gaps, and counts missing keys. `key` is the Idempotency-Key, and
+    `digest` identifies the request.
     """
 
     content: str
@@ -79,7 +80,7 @@ class KeyedChange:
 class PendingScatter:
     """A scatter that is waiting to be executed: a future whose result is a `Scattered` or an error.
 
-    `wake` is called, from any thread, when it is the scatter's turn (see `ScatterQueues`). `is_leader` is set if its
+    `wake` is called when it is the scatter's turn (see `ScatterQueues`), from any thread. `is_leader` is set if its
     turn comes as soon as it is queued.
     """
 
@@ -99,7 +100,7 @@ class PendingScatter:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of the row numbers or keys and of the updates. Strings count with their frames."""
+        """The size in bytes of the updates and their row numbers or keys. Strings are counted with their framing."""
         change = self.change
         named = change.rows.nbytes if isinstance(change, ScatterChange) else _nbytes(change.keys)
         return named + (0 if change.updates is None else _nbytes(change.updates))
@@ -110,7 +111,7 @@ class PendingScatter:
         return self._outcome if self.done and isinstance(self._outcome, Scattered) else None
 
     def finish(self, outcome: Scattered | BaseException) -> None:
-        """Set the result, which must be durable, or the error."""
+        """Set the result or the error. A result must already be durable."""
         self._outcome = outcome
         self.done = True
 
@@ -138,13 +139,13 @@ Work = Callable[[str, Take], Callable[[], None] | None]
 
 
 class ScatterQueues:
-    """The queues of scatters, one for each reference that is in use."""
+    """The scatter queues, one for each reference that is in use."""
 
     def __init__(self, work: Work) -> None:
         """Start without queues. `work(reference, take)` executes a batch.
 
         `take(n)` returns up to `n` scatters from the front of the queue. `work` must finish every scatter that it
-        takes. If `work` raises an error, the unfinished scatters get that error as their result. It may return a
+        takes. If `work` raises an error, that error becomes the result of the unfinished scatters. `work` may return a
         function, which is called after all other callers have been woken.
         """
         self._work = work
@@ -166,7 +167,7 @@ class ScatterQueues:
     def complete(self, name: str, scatter: PendingScatter) -> Scattered:
         """Return the scatter's result, or raise its error.
 
-        Unless the scatter is done, this first executes a batch, which blocks.
+        If the scatter is not done yet, this method first executes a batch, which blocks.
         """
         if not scatter.done:
             self._run_batch(name, scatter)

@@ -1,30 +1,30 @@
-"""Contents replicated on several machines: the primitives by which a shard keeps its copies in sync with the others.
+"""Versions replicated on several machines: the primitives with which a shard keeps its copies in sync with the others.
 
-A content is replicated from its first `set_epoch` on. One machine, the primary of an epoch, creates records. Each copy
+A version is replicated from its first `set_epoch` on. One machine, the primary of an epoch, creates records. Each copy
 durably logs the records before any copy applies them. Records that have been logged but not applied are the log's tail.
-Readers do not see them, their Idempotency-Keys are unknown, neither opening the content nor startup applies them, and
-no checkpoint removes them. `commit_to` applies the tail; `drop_tail` removes it.
+Readers do not see these records, and their Idempotency-Keys do not count as used. They are not applied when the version
+is opened or at startup, and no checkpoint removes them. `commit_to` applies the tail; `drop_tail` removes it.
 
     with store.replicated.open(tensor) as content:     # while holding the tensor's lock
         content.set_epoch(7)
         content.append_frames(frames)                  # durable now
         content.commit_to(41)                          # visible to readers now
 
-A sequence and an epoch together identify one record forever. Therefore, the primary durably logs a batch before it
-sends the batch to others, creates records in an epoch only as long as the content has seen no higher one, and creates
+Together, a sequence and an epoch identify one record forever. The primary therefore logs a batch durably before it
+sends the batch to others. It stops creating records in an epoch when the content has seen a higher epoch, and creates
 none while its log has a tail.
 
-A scatter to a replicated content goes through `ReplicatedContents.replication`, which the shard sets (see
-`Replication`); until it is set, such scatters are refused. The tensor's lock is released while a batch is in flight to
-other machines. Otherwise, two machines that replicate to each other could deadlock, because several tensors share one
-lock.
+A scatter to a replicated version goes through `ReplicatedContents.replication`, which the shard sets (see
+`Replication`). Until then, scatters to replicated versions are refused. The tensor's lock is released while a batch is
+in flight to other machines. Otherwise, two machines that replicate to each other could deadlock, because several
+tensors share one lock.
 
 After a power loss, a copy may be unsettled (see `log_replay`); it must not be read until `is_settled`. After any
-startup, it may be an outdated copy, from a disk that was restored to an earlier state, until it has caught up with its
-primary (`is_confirmed`).
+startup, a copy may be outdated because its disk was restored to an earlier state. It is known to be up to date only
+after it has caught up with its primary (`is_confirmed`).
 
-Changes by key are replicated in the same way. A copy without enough room for their rows and keys grows on its own
-before it logs them.
+Changes by key are replicated in the same way. If a copy does not have enough room for a change's rows and keys, it
+grows before it logs the change.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records that the primary of `epoch` has logged after the record `after`, whose epoch is `after_epoch`.
+    """Records that the primary of `epoch` has logged after record number `after`, whose epoch is `after_epoch`.
 
     They have the sequences `after` + 1 to `last` and share one frame.
     """
@@ -73,22 +73,22 @@ class Batch:
 
 
 class Replication(Protocol):
-    """The interface that a shard implements for scatters to replicated contents.
+    """The interface that a shard implements for scatters to replicated versions.
 
     `lead` and `replicate` are called inside `ReplicatedContents.exclusive` but without the tensor's lock, and may
-    block. They must not raise anything but GatherError; an OSError would be mistaken for a disk error.
+    block. They must raise nothing but GatherError; an OSError would be mistaken for a disk error.
     """
 
     def lead(self, tensor: str) -> int:
         """Return the epoch in which this machine is the primary.
 
-        The content has then seen this epoch and no higher one, and has no tail; any tail is first committed and
-        applied. Raises precondition_failed if another machine is the primary, and shard_unavailable.
+        By the time this method returns, the content has seen this epoch and no higher one, and any tail has been
+        committed and applied. Raises precondition_failed if another machine is the primary, and shard_unavailable.
         """
         raise NotImplementedError
 
     def replicate(self, tensor: str, batch: Batch) -> None:
-        """Return once a batch that is durable here has been committed. The store then applies it.
+        """Wait until a batch that is durable here has been committed. The store applies it after that.
 
         If this raises an error, the batch stays in the tail and its callers get the error.
         """
@@ -101,9 +101,9 @@ class Replication(Protocol):
 
 @dataclass
 class ReplicatedContents:
-    """The replicated contents of a store. Any number of threads and processes may use them.
+    """The replicated versions in a store. Any number of threads and processes may use them.
 
-    All methods do blocking disk I/O. They take the name of a tensor, and may raise tensor_not_found, tensor_damaged and
+    All methods do blocking disk I/O. They take a tensor's name, and may raise tensor_not_found, tensor_damaged and
     insufficient_storage.
     """
 
@@ -142,7 +142,7 @@ class ReplicatedContents:
         """Return `work(content)`, which is called as if inside `open`.
 
         If `work` raises TableFull, the table grows inside the context `growing()`, and `work` is called again. If the
-        table cannot grow, the result is `refused(error)`, or the error is raised if `refused` is None.
+        table cannot grow, this method returns `refused(error)` or, if `refused` is None, raises the error.
         """
         with storage_errors():
             later: list[Callable[[], None]] = []
@@ -170,7 +170,8 @@ class ReplicatedContents:
     def _open(self, row: Row) -> Iterator[tuple[ReplicatedCopy, list[Callable[[], None]]]]:
         """Open the content of a row while holding its tensor's lock.
 
-        Yields the content, and a list that will contain a checkpoint to run after the lock is released, if one is due.
+        Yields the content and a list. If a checkpoint is due, the list will contain it; run it after releasing the
+        lock.
         """
         later: list[Callable[[], None]] = []
         with self._logs.open(row) as writable:
@@ -189,15 +190,15 @@ class ReplicatedContents:
         return self._logs.session()
 
     def is_confirmed(self, words: Sequence[int]) -> bool:
-        """Return whether a content with these header words is known to be up to date; see `ReplicatedCopy.confirm`."""
+        """Return whether content with these header words is known to be up to date; see `ReplicatedCopy.confirm`."""
         return words[HeaderWord.CONFIRMED] == self.session
 
     @contextmanager
     def exclusive(self, tensor: str) -> Iterator[None]:
         """Keep others from creating records of a tensor. Blocks.
 
-        Take the tensor's lock only inside this context, never around it. Use this context for scatters, for taking over
-        as primary, and for letting a copy join: inside it, no other batch is in flight.
+        Take the tensor's lock inside this context, never around it. Inside the context, no other batch is in flight.
+        Use it for scatters, for taking over as primary, and for letting a copy join.
         """
         while True:
             with self._locked(tensor) as row:
@@ -214,9 +215,9 @@ class ReplicatedContents:
     def adopt(
         self, upload: Upload, copied: CopiedContent, judge: Callable[[CopyState | None], bool] = lambda _: True
     ) -> Row | None:
-        """Durably publish a finished upload as the content of its tensor, replacing any existing content.
+        """Durably publish a finished upload as the only version of its tensor, replacing any existing versions.
 
-        While the tensor's lock is held, `judge` is called with the state of the existing content, or with None if there
+        While the tensor's lock is held, `judge` is called with the state of the current version, or with None if there
         is none or it is damaged. If `judge` returns False, the upload is abandoned and the result is None. The upload
         is also abandoned if this method raises insufficient_storage.
         """
@@ -225,7 +226,7 @@ class ReplicatedContents:
     def _state_of(self, row: Row | None) -> CopyState | None:
         """Return the state of a tensor's content, or None if it is missing or damaged.
 
-        Call while holding the tensor's lock.
+        Call this while holding the tensor's lock.
         """
         if row is None:
             return None
@@ -244,7 +245,8 @@ class ReplicatedContents:
         """Return the unexpired Idempotency-Keys of all applied records."""
         with self.open(tensor) as content:
             logged = [*content.writable.log.keys.values()]
-        # Read the catalogue without holding the lock: keys are stored there before they leave the log.
+        # Read the catalogue without holding the lock. This is safe because keys are stored there before they leave the
+        # log.
         with storage_errors():
             found = self._keys.all_of(tensor, logged)
         now = self._keys.clock.now()
@@ -258,7 +260,7 @@ class ReplicatedContents:
     def execute(self, tensor: str, batch: Sequence[PendingScatter]) -> None:
         """Execute scatters of a tensor, finishing each one when its batch has been committed.
 
-        Errors from `Replication` propagate. The unfinished scatters may then be executed later, or never.
+        Errors from `Replication` propagate. In that case, the unfinished scatters may be executed later, or never.
         """
         replication = self.replication
         if replication is None:
@@ -284,8 +286,8 @@ class ReplicatedContents:
     ) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
         """Log the first scatters of a batch, as many as can be logged together.
 
-        Returns the logged batch, or None if nothing changes, and the outcomes that hold once the batch is committed. If
-        the table has to grow for the first scatter but cannot, only that scatter is refused.
+        Returns two values: the logged batch, or None if nothing changes; and the outcomes that become valid when the
+        batch is committed. If the table must grow for the first scatter but cannot, only that scatter is refused.
         """
 
         def log(content: ReplicatedCopy) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
@@ -306,7 +308,7 @@ class ReplicatedContents:
 
 
 def _commit(content: ReplicatedCopy, batch: Batch) -> None:
-    """Apply a committed batch, unless it has already been applied on another primary's order."""
+    """Apply a committed batch, unless it has already been applied because another primary ordered it."""
     state = content.state()
     if state.applied < batch.last:
         if state.last < batch.last or state.tail[batch.last - state.applied - 1] != batch.epoch:
@@ -318,9 +320,9 @@ def _commit(content: ReplicatedCopy, batch: Batch) -> None:
 
 @contextmanager
 def _outcome_unknown(tensor: str) -> Iterator[None]:
-    """Convert insufficient_storage to shard_unavailable, which leaves open whether the scatter was executed.
+    """Convert insufficient_storage to shard_unavailable, because the scatter may have been executed.
 
-    insufficient_storage would promise that the scatter was not executed.
+    insufficient_storage would tell the client that it was not.
     """
     try:
         yield

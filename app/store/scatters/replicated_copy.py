@@ -1,4 +1,4 @@
-"""One machine's copy of a replicated content, used while holding its tensor's lock; see `replicated_contents`."""
+"""One machine's copy of a replicated version; see `replicated_contents`. Use it while holding the tensor's lock."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MOST_BYTES: Final = 1 << 24
 class CopyState:
     """The state of a copy.
 
-    `epoch` is the highest epoch that the copy has seen, or 0 if the content is not replicated. `applied` is the
+    `epoch` is the highest epoch that the copy has seen, or 0 if the version is not replicated. `applied` is the
     sequence of the last record that readers see, and `applied_epoch` is that record's epoch, or 0 if unknown. `tail`
-    holds the epoch of each later record, in order. `settled` says whether the content is exactly the result of the
+    holds the epoch of each later record, in order. `settled` says whether the content is exactly what results from the
     records up to `applied`.
     """
 
@@ -48,7 +48,7 @@ class CopyState:
 
 
 class ReplicatedCopy:
-    """One copy of a replicated content, used while holding its tensor's lock. All methods may raise OSError."""
+    """One copy of a replicated version. Use it while holding the tensor's lock. All methods may raise OSError."""
 
     def __init__(
         self, row: Row, writable: WritableTensor, keys: IdempotencyKeys, checkpoints: Checkpoints, session: int
@@ -71,7 +71,7 @@ class ReplicatedCopy:
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Durably raise the epoch. The first call makes the content a replicated one.
+        """Durably raise the epoch. The first call makes the version replicated.
 
         Raises ValueError if the copy has seen a higher epoch, and not_implemented for strings.
         """
@@ -91,14 +91,14 @@ class ReplicatedCopy:
             self.writable.set_epoch(epoch)
 
     def append_frames(self, frames: bytes) -> None:
-        """Durably append the records in `frames` to the tail, all or none.
+        """Durably append all of the records in `frames` to the tail, or none of them.
 
         Records that are already present are skipped.
 
-        The age of their Idempotency-Keys is counted from now on, using this store's clock. Raises ValueError if the
-        frames are damaged, do not follow the last record, differ in epoch from records already present, or contain rows
-        or keys that do not fit the content. Raises TableFull if a keyed table must first grow to have enough room for
-        them.
+        The age of the records' Idempotency-Keys is counted from now on, using this store's clock. Raises ValueError if
+        the frames are damaged, do not follow the last record, differ in epoch from records that are already present, or
+        contain rows or keys that do not fit the content. Raises TableFull if a keyed table must grow before it can hold
+        the records.
         """
         state = self.state()
         try:
@@ -161,10 +161,10 @@ class ReplicatedCopy:
         self.writable.set_words({HeaderWord.LOGGED: records[-1].entry.sequence})
 
     def commit_to(self, sequence: int) -> int:
-        """Apply the tail's records up to `sequence`, or all of them if the tail ends before that.
+        """Apply the tail's records up to `sequence`, or to the end of the tail if it ends earlier.
 
-        Returns the sequence of the last applied record. Applying records is not durable by itself: after a power loss,
-        they may be in the tail again.
+        Returns the sequence of the last applied record. Applying a record is not durable by itself: after a power loss,
+        the record may be in the tail again.
         """
         writable = self.writable
         records = tail_records(writable.log, sequence)
@@ -179,10 +179,11 @@ class ReplicatedCopy:
         return writable.applied
 
     def drop_tail(self, after: int) -> None:
-        """Durably remove the tail's records after the sequence `after`. Raises ValueError if they have been applied.
+        """Durably remove the tail's records after the sequence `after`. Raises ValueError if any of them have been
+        applied.
 
-        Call this only on the order of a primary, which has every record that was ever committed: the dropped records
-        were never committed, and no copy has applied them.
+        Call this only when a primary orders it. The primary has every record that was ever committed, so the dropped
+        records were never committed and no copy has applied them.
         """
         writable = self.writable
         if after < writable.applied:
@@ -195,7 +196,7 @@ class ReplicatedCopy:
         writable.set_words({HeaderWord.UNSETTLED: min(after, writable.words[HeaderWord.UNSETTLED])})
 
     def settle(self) -> None:
-        """Allow the content to be read: the primary has said that nothing is committed beyond what is applied here."""
+        """Allow reads of the content: the primary has reported that no record beyond those applied here is committed."""
         if not is_settled(self.writable.words):
             self.writable.set_words({HeaderWord.UNSETTLED: self.writable.applied})
         self.confirm()
@@ -203,8 +204,8 @@ class ReplicatedCopy:
     def confirm(self) -> None:
         """Record that the content has caught up with its primary in this session.
 
-        The content then includes everything that the primary had applied at some moment. Until then, it may be an
-        outdated copy, because the machine's disk may have been restored to an earlier state.
+        It now includes everything that the primary had applied at some moment. Before that, the copy may have been
+        outdated, because the machine's disk may have been restored to an earlier state.
         """
         if self.writable.words[HeaderWord.CONFIRMED] != self._session:
             self.writable.set_words({HeaderWord.CONFIRMED: self._session})
@@ -212,8 +213,8 @@ class ReplicatedCopy:
     def frames_after(self, sequence: int) -> bytes | None:
         """Return frames with the records after `sequence`, including the tail.
 
-        Returns None if some of the records are no longer in the log, and empty bytes if there are no later records.
-        Otherwise, returns whole frames, and stops once they total MOST_BYTES or more.
+        Returns None if some of the records are no longer in the log, and no bytes if there are no later records.
+        Otherwise, returns whole frames, stopping when they total MOST_BYTES or more.
         """
         if sequence >= self.state().last:
             return b""

@@ -1,12 +1,12 @@
-"""Checkpoints: write the scatters in a redo log through to the tensor's file, and then remove the log.
+"""Checkpoints: make the scatters in a redo log durable in the tensor's file, and then remove the log.
 
-A checkpoint stores the log's keys in the catalogue and sets the log aside under another name. Only renaming the log and
-storing the most recent keys require the tensor's lock. While scatters continue in a new log, the checkpoint then
-computes the checksums of the blocks that the old log changed, waits until the content is durable, and removes the old
-log.
+A checkpoint stores the log's keys in the catalogue and sets the log aside under another name. The tensor's lock is
+needed only to rename the log and to store the most recent keys. After that, scatters continue in a new log while the
+checkpoint computes the checksums of the blocks that the old log changed, waits until the content is durable, and
+removes the old log.
 
-A log is checkpointed entirely while holding the lock at startup, on a full disk, after an fsync of the content has
-failed, and if scatters arrive faster than the disk can write them. Hold the tensor's lock when calling those methods of
+In some cases, the lock is held for the whole checkpoint: at startup, on a full disk, after a failed fsync of the
+content, and if scatters arrive faster than the disk can write them. Hold the tensor's lock when calling methods of
 `Checkpoints` that take a `WritableTensor`.
 """
 
@@ -52,7 +52,7 @@ Scatters then have to wait, so the log stops growing when they arrive faster tha
 
 @dataclass
 class Checkpoints:
-    """The checkpoints of the tensors of a store."""
+    """The checkpoints of a store's tensors."""
 
     _group: ProcessGroup
     _index: CatalogueCache
@@ -69,15 +69,15 @@ class Checkpoints:
     """Contents whose checkpoints this process is running in the background."""
 
     def begin_if_due(self, row: Row, writable: WritableTensor) -> Callable[[], None] | None:
-        """Return the checkpoint of a long log, to be run in the background without holding the lock, or None.
+        """Return a checkpoint to run in the background without the lock if the log is long, or None.
 
         Call this after scatters, while holding the tensor's lock.
         """
         log = writable.log
         if not self._is_due(row.name, log) or row.content in self._running:
             return None
-        # A log kept for a replica may be long by the time the replica has joined. Do not make scatters wait for its
-        # checkpoint.
+        # A log kept for a replica may be long by the time the replica has joined. Scatters should not wait for the
+        # checkpoint of that log.
         if log.settled_end > _BLOCKING_FACTOR * self.checkpoint_bytes + (KEPT_BYTES if log.landmarks else 0):
             self._try_checkpoint(writable)
             return None
@@ -85,7 +85,7 @@ class Checkpoints:
         return partial(self._run, row, log.keys.copy())
 
     def _is_due(self, tensor: str, log: ScatterLog) -> bool:
-        """Return whether a log's applied records are due for a checkpoint, or its keys should be stored."""
+        """Return whether a log's applied records are due for a checkpoint, or its keys are due to be stored."""
         return len(log.keys) > CHECKPOINT_KEYS or (
             log.settled_end > self.checkpoint_bytes and not self._is_kept(tensor, log)
         )
@@ -111,9 +111,9 @@ class Checkpoints:
             self._running.discard(row.content)
 
     def _set_aside(self, row: Row, keys: Collection[tuple[str, str]]) -> bool:
-        """Set aside a long log whose `keys` are in the catalogue. Returns False if nothing is left to do.
+        """Set aside a long log; its `keys` are already in the catalogue. Returns False if nothing is left to do.
 
-        If an fsync of the content has failed, the whole log is checkpointed here, which writes its rows again.
+        If an fsync of the content has failed, this method checkpoints the whole log, which writes its rows again.
         """
         with self._group.locks.tensor(row.name):
             if self._index.find(row.reference) is not row:
@@ -147,7 +147,7 @@ class Checkpoints:
                 remove_full(log.path)
 
     def _try_checkpoint(self, writable: WritableTensor) -> None:
-        """Run `checkpoint` after a scatter. If the disk refuses, a later scatter retries the checkpoint.
+        """Run `checkpoint` after a scatter. If the disk reports an error, a later scatter retries the checkpoint.
 
         If an fsync has failed, a keyed table gets new files; `writable` must not be used after that.
         """
@@ -204,7 +204,7 @@ class Checkpoints:
     def recover(self, row: Row) -> None:
         """At startup, apply everything in the log of a version's content, and then remove the log.
 
-        The log of a replicated content is kept; see `log_replay`. Raises tensor_damaged and OSError.
+        The log of a replicated version is kept; see `log_replay`. Raises tensor_damaged and OSError.
         """
         with self._logs.open_without_replay(row) as writable:
             log = writable.log
@@ -220,7 +220,7 @@ class Checkpoints:
                 if count:
                     log.make_durable()
                     writable.repair(writable.logged)
-                    if row.keys is not None:  # the repair wrote again everything that a failed fsync may have lost
+                    if row.keys is not None:  # the repair wrote everything again that a failed fsync may have lost
                         writable.set_words({HeaderWord.UNWRITTEN: 0})
             except BrokenLog:
                 logger.error("the log of %s is damaged: acknowledged changes are lost", row.name)

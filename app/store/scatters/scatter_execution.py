@@ -25,7 +25,7 @@ from app.store.scatters.writable_tensor import WritableTensor
 
 
 def _can_join(change: ScatterChange | KeyedChange, records: Sequence[Record]) -> bool:
-    """Return whether a change repeats no key of `records`, and can be computed before they are applied."""
+    """Return whether a change can be computed before `records` are applied and repeats no Idempotency-Key of theirs."""
     if change.key is not None and any(record.entry.key == change.key for record in records):
         return False
     if change.updates is None:
@@ -44,9 +44,9 @@ class ScatterExecutor:
     def execute(self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]) -> None:
         """Execute and finish a batch of scatters in order, with as few fsyncs as possible.
 
-        `scope` is the name by which all requests referred to the tensor. Raises OSError if the disk refuses the log
-        records; the scatters that are not finished have then changed nothing. Raises TableFull if a change by key needs
-        a larger table first; the changes before it are finished.
+        `scope` is the name by which all requests referred to the tensor. Raises OSError if the log records cannot be
+        written; in that case, scatters that are not finished have changed nothing. Raises TableFull if the table must
+        grow before a change by key; the changes before that one are finished.
         """
         left = list(batch)
         while left:
@@ -64,8 +64,8 @@ class ScatterExecutor:
     ) -> tuple[list[Record], list[tuple[PendingScatter, Scattered | Exception]]]:
         """Return the records of the first scatters that can be logged together, and the outcomes of these scatters.
 
-        The outcomes hold once the records are durable; this method logs nothing. The log must have no tail. Raises
-        OSError, and TableFull if the first change needs a larger table.
+        The outcomes become valid when the records are durable. This method itself logs nothing. The log must have no
+        tail. Raises OSError, and TableFull if the first change needs a larger table.
         """
         records: list[Record] = []
         outcomes: list[tuple[PendingScatter, Scattered | Exception]] = []
@@ -81,7 +81,7 @@ class ScatterExecutor:
                     raise
                 break
             if pending.change.updates is None and records:
-                break  # the changes after a removal can be computed only once the removal has been applied
+                break  # the changes after a removal cannot be computed until the removal has been applied
         return records, outcomes
 
     def _add(self, writable: WritableTensor, scope: str, pending: PendingScatter, records: list[Record]) -> Scattered:
@@ -136,9 +136,9 @@ class ScatterExecutor:
 def _rows_of_table(
     writable: WritableTensor, change: ScatterChange, records: Sequence[Record]
 ) -> tuple[NDArray[np.int64], int]:
-    """Return the rows of a scatter by position to a keyed table, and their width, at most one row of the table.
+    """Return the row numbers of a scatter by position to a keyed table, and the width of an update, at most one row.
 
-    Raises ContentReplaced if a row no longer exists, or may have changed its position since the scatter was validated.
+    Raises ContentReplaced if a row no longer exists or may have moved since the scatter was validated.
     """
     present, row_items = rows_after(writable, records), prod(writable.description.shape[1:])
     if change.of_rows not in (None, present):

@@ -1,21 +1,21 @@
 """The redo log of a tensor that scatters change. A scatter is acknowledged once its record is durable in the log.
 
-A record contains the new values of the changed rows, not the amounts that were added. Replaying it any number of times
-is therefore safe, whether the content already has all, some or none of its changes. A record also contains the
-request's Idempotency-Key and the response.
+A record contains the new values of the changed rows, not the amounts that were added. A record can therefore be
+replayed safely any number of times, whether the content already has all, some or none of its changes. A record also
+contains the request's Idempotency-Key and the response.
 
 Records written with one fsync share a frame and its checksum: after a power loss, either all of them are present or
-none of them are. Only the last frame of a log can be torn.
+none are. Only the last frame of a log can be torn.
 
-A log that has grown long is set aside as `ID.full`, and the next record starts a new log. A checkpoint thus reads a
-file that no longer changes while scatters continue. All records in `ID.full` are durable and applied, except for copies
-of records that are also in the new log.
+A log that has grown long is set aside as `ID.full`, and the next record starts a new log. The checkpoint can then read
+a file that no longer changes while scatters continue. All records in `ID.full` are durable and applied, except for
+copies of records that are also in the new log.
 
-Records of a replicated content (see `replicated_contents`) have an epoch. The records that have not been applied yet
+Records of a replicated version (see `replicated_contents`) have an epoch. The records that have not been applied yet
 are the log's tail. A later primary may order the tail to be dropped; the log then gets a new ID.
 
-A log file starts with a magic and eight random bytes. Together, these 16 bytes are the log's ID, by which a process can
-tell whether the log is still the one that it read before. The frames follow; see `log_frames`.
+A log file starts with a magic and eight random bytes. Together, these 16 bytes are the log's ID. By the ID, a process
+can tell whether the log is still the one that it read before. The frames follow; see `log_frames`.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class ScatterLog:
     """The log at `path`, as far as this process has read it. Call all methods while holding the tensor's lock.
 
     `keys` are the Idempotency-Keys in the log, by scope and key. `end` is the number of bytes read so far. `tail` holds
-    the entries with an epoch that `settle` has not yet moved out; their keys are not in `keys`. `landmarks` lists the
-    first sequence and the offset of some frames with an epoch, in order. The first frame with an epoch is always
-    included.
+    the entries that have an epoch and that `settle` has not yet moved out; their keys are not in `keys`. `landmarks`
+    lists the first sequence and the offset of some of the frames with an epoch, in order. It always includes the first
+    frame with an epoch.
     """
 
     def __init__(self, path: Path) -> None:
@@ -150,7 +150,7 @@ class ScatterLog:
         )  # fmt: skip
 
     def settle(self, applied: int) -> None:
-        """Move entries up to the sequence `applied`, which is that of the last applied record, out of the tail."""
+        """Move the entries up to `applied`, the sequence of the last applied record, out of the tail."""
         while self.tail and self.tail[0].entry.sequence <= applied:
             entry = self.tail.popleft().entry
             if entry.key is not None:
@@ -208,8 +208,8 @@ class ScatterLog:
     def cut(self, offset: int) -> None:
         """Durably cut off the tail's frames, starting with the one at `offset`. Raises OSError.
 
-        The log first gets a new ID, which tells other processes that frames they have read may be gone, even if new
-        frames have been appended since. If this process dies in between, the other processes read the same frames
+        The log first gets a new ID. It tells other processes that frames they have read may be gone, even if new frames
+        have been appended since. If this process dies between these two steps, the other processes read the same frames
         again.
         """
         new_id = new_log_id()
@@ -235,8 +235,8 @@ class ScatterLog:
     def replace(self, *frames: bytes, aside: bool = False) -> None:
         """Durably replace this log with one that contains these frames. Raises OSError.
 
-        If `aside` is true, the old log is set aside. If the process dies at any point, the log is either the old one or
-        the new one, and it is complete. The new log is then read from its start.
+        If `aside` is true, the old log is set aside. If the process dies at any point, the log is either the complete
+        old one or the complete new one. This method also reads the new log from its start.
         """
         new = new_path(self.path)
         disk_writes.unlink(new)  # a process that died may have left it
@@ -258,7 +258,7 @@ class ScatterLog:
         self.reread()
 
     def aside(self) -> ScatterLog:
-        """Return the log that was set aside, after reading it to its end for its landmarks.
+        """Return the log that was set aside. It has been read to its end, so its landmarks are known.
 
         Raises BrokenLog and OSError.
         """
@@ -274,7 +274,7 @@ class ScatterLog:
         self.read()
 
     def make_durable(self, begin: int = 0) -> None:
-        """Make the log durable as far as it has been read, because its writer may have died before its fsync.
+        """Make the log durable up to where it has been read, because its writer may have died before the fsync.
 
         Raises OSError.
 
@@ -302,7 +302,7 @@ class ScatterLog:
 
 
 def new_log_id() -> bytes:
-    """Return a new random log ID, which forms the first bytes of a log."""
+    """Return a new random log ID, which forms the beginning of a log file."""
     return _LOG_MAGIC + os.urandom(LOG_ID_BYTES - len(_LOG_MAGIC))
 
 
@@ -324,8 +324,8 @@ def full_records(path: Path) -> Iterator[Record]:
 def aside_records(path: Path) -> Iterator[Record]:
     """Yield the records of the set-aside log that are not also in the log at `path`.
 
-    Records in both logs were the tail when the log was set aside, and belong to the log; see `ScatterLog.replace`.
-    Raises BrokenLog and OSError.
+    Records that are in both logs were the tail when the old log was set aside, and belong to the new log; see
+    `ScatterLog.replace`. Raises BrokenLog and OSError.
     """
     with closing(ScatterLog(path).follow(repair=False)) as records:
         first = next(records, None)
@@ -350,8 +350,8 @@ def remove_full(path: Path) -> None:
 def _undo_append(fd: int, end: int) -> None:
     """Durably cut off everything that was written after `end`. Raises OSError.
 
-    If the file cannot be cut, the bytes are overwritten with zeros, which form no record; the next reader cuts them
-    off.
+    If the file cannot be truncated, the bytes are overwritten with zeros. Zeros are not a valid record, and the next
+    reader cuts them off.
     """
     try:
         disk_writes.truncate(fd, end)

@@ -1,6 +1,4 @@
-"""Compute the new values of the rows that a scatter changes, by replacement or by reduction with add, mul, min or
-max.
-"""
+"""Compute the new values of rows changed by a scatter, either by replacement or by reduction (add, mul, min or max)."""
 
 from __future__ import annotations
 
@@ -32,13 +30,13 @@ def new_rows(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
     """Return the rows that a scatter changes, sorted and without duplicates, and the bytes of their new values.
 
-    `items` returns all items of the content as a flat array; `width` is the number of items in a row. `unapplied` are
-    earlier records that have not been applied yet; if there is a reduction, their rows must have the same width. Rows
-    numbered `present` and higher are new and start as zeros.
+    `items` returns all items of the content as a flat array; `width` is the number of items in a row. `unapplied` holds
+    earlier records that have not been applied yet; for a reduction, their rows must have the same width. Rows numbered
+    `present` and higher are new and start as zeros.
 
-    Several updates of one row are applied in order: the last one takes effect or, with a reduction, they are reduced
-    one by one. Each intermediate result is rounded to the dtype as in NumPy; integers wrap around. Minimum and maximum
-    follow IEEE 754-2019: NaN wins, and -0 is less than 0.
+    Several updates of one row are processed in order: without a reduction, the last one takes effect; otherwise, each
+    is reduced into the row. Each intermediate result is rounded to the dtype as in NumPy; integers wrap around. Minimum
+    and maximum follow IEEE 754-2019: NaN wins, and -0 is less than 0.
     """
     if not len(rows) or not width:
         return np.empty(0, np.uint64), np.empty((0, 0), np.uint8)
@@ -70,7 +68,7 @@ def new_rows(
 
 
 def _winning_zeros(values: NDArray[Any], reduction: Reduction) -> NDArray[np.bool_]:
-    """Return a mask of the zeros that win over a zero of the opposite sign."""
+    """Return a mask of the zeros that take precedence over a zero of the opposite sign."""
     found: NDArray[np.bool_] = np.signbit(values)
     if reduction == "max":
         np.logical_not(found, out=found)
@@ -81,10 +79,10 @@ def _winning_zeros(values: NDArray[Any], reduction: Reduction) -> NDArray[np.boo
 def _set_signs_of_zeros(
     new: NDArray[Any], zeros: NDArray[np.bool_], place: NDArray[np.intp], values: NDArray[Any], reduction: Reduction
 ) -> None:
-    """Set the signs of zeros in the minima or maxima `new`, because NumPy's comparison may pick either sign.
+    """Set the signs of the zeros in `new`, an array of minima or maxima, because NumPy may pick either sign.
 
-    `zeros` is the mask of winning zeros among the old values, and is overwritten. `values` are the updates, and `place`
-    holds the row of `new` to which each update goes.
+    `zeros` is the mask of winning zeros among the old values, and is overwritten. `values` holds the updates, and
+    `place` holds the row of `new` that each update applies to.
     """
     is_zero = new == 0
     if is_zero.any():
@@ -93,7 +91,7 @@ def _set_signs_of_zeros(
 
 
 def _overlay(new: NDArray[Any], rows: NDArray[np.int64], record: Record) -> None:
-    """Copy the values of `record` to `new`, whose row i is row `rows[i]` of the content. Both are sorted by row."""
+    """Copy the values of `record` to `new`, in which row i is row `rows[i]` of the content. Both are sorted by row."""
     if len(record.rows):
         place = np.searchsorted(record.rows, rows.astype(np.uint64)).clip(max=len(record.rows) - 1)
         hit = record.rows[place] == rows.astype(np.uint64)

@@ -1,11 +1,12 @@
 """Replace the files of a keyed table with larger ones when its rows, keys, index or string heap are full.
 
-The rows and keys are copied to new files, which replace the old ones in a single catalogue transaction. Content ID and
-sequence stay the same. A reader that has mapped the old files keeps reading them, at the version that they contain. The
-new files durably include everything that was logged, so growth is also a checkpoint. If the process dies at any point,
-the table has either the old files and their log or the new files, and `remove_leftovers` removes the others.
+The rows and keys are copied to new files, which replace the old ones in a single catalogue transaction. The content ID
+and the sequence stay the same. A reader that has mapped the old files keeps reading them, in the state that they
+contain. The new files durably include everything that was logged, so growth also acts as a checkpoint. If the process
+dies at any point, the table has either the old files and their log, or the new files; `remove_leftovers` removes the
+other ones.
 
-For a replicated content, the new files include everything that has been applied; the tail stays in the log.
+For a replicated version, the new files include everything that has been applied; the tail stays in the log.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _PIECE_BYTES: Final = 1 << 22
 
 @dataclass
 class TableGrowth:
-    """Grow the tables of a store. Call all methods while holding the tensor's lock; they do blocking disk I/O."""
+    """Grow the tables in a store. Call all methods while holding the tensor's lock. They do blocking disk I/O."""
 
     _index: CatalogueCache
     _logs: ReplayedLogs
@@ -52,7 +53,7 @@ class TableGrowth:
     def grow(self, writable: WritableTensor, full: TableFull) -> Row:
         """Make room for the rows and keys that `full` requires, doubling the capacity if possible. Returns the new row.
 
-        Raises insufficient_storage, limit_exceeded and tensor_damaged; the table is then unchanged.
+        Raises insufficient_storage, limit_exceeded and tensor_damaged; in these cases, the table is unchanged.
         """
         layout = writable.keys.layout
         capacity = layout.capacity
@@ -65,7 +66,7 @@ class TableGrowth:
         return self._replace(writable, capacity, full.heap)
 
     def renew(self, writable: WritableTensor) -> Row:
-        """Rewrite the files after an fsync of them has failed. May raise everything that `grow` raises."""
+        """Rewrite the files after a failed fsync. May raise everything that `grow` raises."""
         return self._replace(writable, writable.keys.layout.capacity, 0)
 
     def _replace(self, writable: WritableTensor, capacity: int, more_heap: int) -> Row:
@@ -117,8 +118,9 @@ class TableGrowth:
             with self._index.change() as transaction:
                 self._versions.install(transaction, upload, new, [old], ())
         except OSError:
-            # If a commit failed on disk, a crash before the next commit may still make it durable. The new files would
-            # then lack everything that was logged and checkpointed in between, so commit a harmless change now.
+            # If a commit failed on disk, a crash before the next commit may still make it durable. In that case,
+            # everything that had been logged and checkpointed in between would be missing from the new files. To
+            # prevent this, commit a harmless change now.
             with suppress(OSError), self._index.change() as transaction:
                 transaction.set_facts({"cleaned": time.time_ns()})
             raise

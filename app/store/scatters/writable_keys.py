@@ -1,9 +1,9 @@
 """The key file and the index of a keyed table, mapped for writing by upserts and removals.
 
-Use these while holding the tensor's lock and while the version is odd. A record says which rows get which keys, and how
-many rows the table has afterwards. The index follows from the record and the previous keys. A process that finds an
-interrupted change cannot tell how much of the index had been updated, so it writes the keys of all records again and
-rebuilds the index in place.
+Use this module while holding the tensor's lock and while the version is odd. A record says which rows get which keys,
+and how many rows the table has afterwards. The changes to the index follow from the record and the previous keys. A
+process that finds an interrupted change cannot tell how much of the index was updated, so it writes the keys of all
+records again and rebuilds the index in place.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WritableKeys:
             raise
 
     def close(self) -> None:
-        """Close the files. The memory is unmapped once no array refers to it."""
+        """Close the files. The memory is unmapped when no array refers to it anymore."""
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
@@ -66,7 +66,7 @@ class WritableKeys:
         # A record without keys does not specify their type.
         sources = self.index.find(old, record.keys) if len(rows) else np.empty(0, np.int64)
         moves = sources >= 0
-        # Remove the keys of rows beyond the new end and of rows that get a different key, but not the keys that only
+        # Remove the keys of rows beyond the new end and of rows that get a different key, except for keys that just
         # move.
         gone = np.setdiff1d(np.concatenate((np.arange(size, before), rows[rows < before])), sources[moves])
         self._store_index(lambda: self.index.remove(old, gone))
@@ -123,12 +123,12 @@ class WritableKeys:
     def heap_start(self, records: Iterable[Record], tail: Iterable[Entry], rows: int, heap_end: int) -> int:
         """Return the heap offset at which to start writing when `records` are applied again to a table of `rows` rows.
 
-        Normally, this offset is after all keys that the records leave unchanged, and not before `heap_end`, the end of
-        the heap when the file's header was written. If the records and the later entries in `tail` do not fit there,
-        the offset is lower:
+        Normally, this offset is after all keys that the records leave unchanged, and at least `heap_end`, which was the
+        end of the heap when the file's header was written. If the records and the later entries in `tail` do not fit
+        after it, the offset is lower:
 
         - `heap_end`. After a power loss, the keys may be newer than the header. Rows changed by the tail may then have
-          keys beyond `heap_end`, and the tail writes those again.
+          keys beyond `heap_end`, which the tail will write again.
         - The end of the unchanged keys before `heap_end`, if the header already includes the records.
         """
         if self.layout.dtype != "string":

@@ -1,9 +1,10 @@
-"""A tensor's file, mapped for writing. Scatters change it in place under a seqlock, and it is made durable later.
+"""A tensor's file, mapped for writing. Scatters change it in place under a seqlock, and checkpoints make it durable
+later.
 
-A content changes only while its tensor's lock is held, in this order: append the new rows to the log and fsync it; make
-the version odd; change the rows; make the version even. A process that takes the lock and finds an odd version, or a
-log that is ahead of the version, completes the work of a process that died. A checkpoint removes the log's records once
-the content and its checksums are on disk.
+The content changes only while the tensor's lock is held, in this order: append the new rows to the log and fsync it;
+make the version odd; change the rows; make the version even. If a process takes the lock and finds an odd version, or a
+log that is ahead of the version, it completes the work of a process that died. A checkpoint removes the log's records
+after the content and its checksums are on disk.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _FLUSH_BYTES: Final = 1 << 21
 class WritableTensor:
     """A tensor's file, mapped for writing, and its log.
 
-    Use it while holding the tensor's lock; only `checkpoint_lock` and `make_durable` work without the lock.
+    Use it while holding the tensor's lock; only `checkpoint_lock` and `make_durable` do not require the lock.
     """
 
     def __init__(self, folder: Path, row: Row, log: ScatterLog, *, private: bool = False) -> None:
-        """Map the content of the version `row` from `folder`, the folder of tensor files.
+        """Map the content of the version `row` from `folder`, the tensors folder.
 
         If `private` is true, writes stay in this object's memory and never reach the files or other readers. Raises
         BadFile and OSError.
@@ -69,7 +70,7 @@ class WritableTensor:
             self.words[HeaderWord.SNAPSHOTS] = 0
 
     def close(self) -> None:
-        """Close the files. The memory is unmapped once no array refers to it."""
+        """Close the files. The memory is unmapped when no array refers to it anymore."""
         os.close(self._fd)
         if self._keys is not None:
             self._keys.close()
@@ -100,7 +101,7 @@ class WritableTensor:
         return (record for record in all_records(self.log.path) if record.entry.sequence > renewed)
 
     def applied_records(self) -> Iterator[Record]:
-        """Yield the records of `logged` that have been applied, which excludes the tail of a replicated content."""
+        """Yield the records of `logged` that have been applied. This excludes a replicated version's tail."""
         applied = self.applied
         return (record for record in self.logged() if record.entry.sequence <= applied)
 
@@ -130,7 +131,8 @@ class WritableTensor:
         return self.keys.mapping, changed_key_parts(records, self.keys.layout.width, PAGE)
 
     def apply(self, records: Iterable[Record], *, snapshots_saved: bool = False) -> None:
-        """Write the rows and keys of `records`, which must contain at least one record, while the version is odd.
+        """Make the version odd, write the rows and keys of `records`, and make the version even. At least one record is
+        required.
 
         Any exception from the iterator `records` propagates. Unless `snapshots_saved` is true, the pages changed by
         each record are saved to snapshots before its rows are written, which may raise OSError. After an error, the
@@ -139,7 +141,7 @@ class WritableTensor:
         self._apply(records, snapshots_saved=snapshots_saved)
 
     def repair(self, records: Callable[[], Iterable[Record]]) -> None:
-        """Apply `records()` to a content in which they have been applied, not applied or partly applied.
+        """Apply `records()`, whether or not they have already been applied, wholly or partly.
 
         May raise everything that `apply` raises, and BrokenLog.
         """
@@ -194,7 +196,7 @@ class WritableTensor:
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] & DAMAGED | 2 * sequence)
 
     def rewrite(self, records: Iterable[Record]) -> set[int]:
-        """Write the current values of all rows in `records` again, and return the dirty blocks.
+        """Write the current values of all rows in `records` again. Returns the dirty blocks.
 
         All records must have been applied. Readers see no change, but the kernel marks the pages dirty and writes them
         at the next fsync. The values are assembled in a private copy, because `records` may contain several values of
@@ -254,11 +256,11 @@ class WritableTensor:
             disk_writes.store_words(self.mapping, change)
 
     def _rows_of(self, mapping: mmap.mmap, record: Record) -> NDArray[np.uint8]:
-        """Return the items as bytes, in rows as wide as those of `record`."""
+        """Return the items as bytes, in rows of the same width as those in `record`."""
         return np.frombuffer(mapping, np.uint8, self.description.size, PAGE).reshape(-1, record.entry.width)
 
     def mark_damaged(self) -> None:
-        """Mark the content as damaged, for all processes, until it has been replaced."""
+        """Mark the content as damaged for all processes, until it is replaced."""
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | DAMAGED)
 
     @contextmanager
