@@ -1,4 +1,4 @@
-"""The bytes of a key index: a header and buckets of one cache line each, all in little-endian 64-bit words.
+"""The bytes of a key index: a header and buckets, each the size of a cache line, all in little-endian 64-bit words.
 
 | bytes | content |
 |---|---|
@@ -10,10 +10,11 @@
 | 64 + 64 b | bucket b: its overflow count, and seven entries |
 
 A free entry is 0. In any other entry, the upper 24 bits are a fingerprint (the low bits of the key's hash), and the
-lower 40 bits are the row + 1. The upper bits of a key's hash choose its home bucket. If the home bucket was full when
-the key was inserted, the key is in the next bucket that had a free entry, and each bucket that the key passed includes
-it in its overflow count. A search therefore ends at a bucket that no key has passed. When a key is removed, the nearest
-key that passed this place moves into it, and so on, so searches stay as short as in a newly built index.
+lower 40 bits are the row + 1. The upper bits of a key's hash choose its home bucket. If the home bucket is full when a
+key is inserted, the key goes into the next bucket with a free entry. The overflow count of a bucket is the number of
+keys that passed it in this way, so a search ends at a bucket that no key has passed. When a key is removed, the nearest
+key that passed the freed entry moves into it. The entry that this frees is filled in the same way, so searches stay as
+short as in a newly built index.
 
 A header followed by zeros is an empty index. The keys themselves are in the key column. At capacity, with three
 quarters of its entries in use, an index takes 12.2 bytes per key.

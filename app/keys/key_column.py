@@ -18,13 +18,13 @@ _TAKEN_AT_ONCE: Final = 1 << 16
 
 
 class KeyColumn:
-    """The keys of rows 0 to n - 1, over memory that the caller owns, such as a mapped file.
+    """The keys of rows 0 to n - 1, in memory that the caller owns, such as a mapped file.
 
     `dtype` is a KeyType. Integer keys are one array `keys`. String keys are UTF-8 in `keys` (uint8); string i consists
     of the bytes from `offsets[i]` to `offsets[i + 1]`. `offsets` is int64[n + 1], and is empty for integers. In a
-    string column that can change, `offsets` is int64[n, 2], the start and the end of each string. Single rows can then
-    change, and there may be unused bytes between strings. `step` is the stride in bytes between the offsets of two
-    rows, or 0 for integers.
+    string column that can change, `offsets` is int64[n, 2] and holds the start and the end of each string. Single rows
+    can then be changed, and there may be unused bytes between strings. `step` is the stride in bytes between the
+    offsets of two rows, or 0 for integers.
     """
 
     __slots__ = ("count", "dtype", "keys", "offsets", "step")
@@ -53,8 +53,8 @@ class KeyColumn:
     def strings(cls, offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> KeyColumn:
         """Return a column of the strings that `offsets` (int64[n + 1] or int64[n, 2]) selects from `octets` (uint8).
 
-        Raises ValueError for other dtypes or shapes. The offsets themselves are not checked: `first_bad_offset` does
-        that in a separate pass.
+        Raises ValueError for other dtypes or shapes. The offsets themselves are not checked here: `first_bad_offset`
+        does that in a separate pass.
         """
         fits = len(offsets) > 0 if offsets.ndim == 1 else offsets.shape[1:] == (2,)
         if offsets.dtype != np.int64 or not fits:
@@ -82,11 +82,11 @@ class KeyColumn:
 
     @property
     def arrays(self) -> Arrays:
-        """The arguments for those functions of `app.keys.probe` that change an index."""
+        """The arguments for the functions in `app.keys.probe` that change an index."""
         return self.offsets.view(np.uint8).reshape(-1), self.step, self.key_bytes
 
     def rows(self, start: int, stop: int) -> KeyColumn:
-        """Return a column of rows `start` to `stop`, over the same memory."""
+        """Return a column of rows `start` to `stop` that uses the same memory."""
         if self.dtype == "string":
             return KeyColumn.strings(self.offsets[start : stop + (self.offsets.ndim == 1)], self.keys)
         return KeyColumn.integers(self.keys[start:stop])
@@ -113,7 +113,7 @@ class KeyColumn:
         return KeyColumn.strings(offsets, octets)
 
     def packed(self) -> KeyColumn:
-        """Return a column of the same keys whose strings are contiguous from the first byte on.
+        """Return a column of the same keys in which the strings are contiguous, starting at the first byte.
 
         Copies strings only if they are not contiguous; always copies integers.
         """
@@ -140,9 +140,10 @@ class KeyColumn:
         return self.offsets[:, 0], self.offsets[:, 1]
 
     def first_bad_offset(self) -> int:
-        """Return the flat position in `offsets` of the first bad offset, or -1.
+        """Return the flat index in `offsets` of the first bad offset, or -1.
 
-        An offset is bad if it is outside the key bytes, or if it is the end of a string and less than its start.
+        An offset is bad if it is outside the key bytes, or if it is the end of a string and is less than the string's
+        start.
         """
         flat = self.offsets.reshape(-1)
         bad = (flat < 0) | (flat > len(self.keys))

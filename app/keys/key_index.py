@@ -1,4 +1,4 @@
-"""The index from key to row, in a buffer that the caller owns, such as a mapped file.
+"""The index that maps keys to rows, in a buffer that the caller owns, such as a mapped file.
 
 One process changes an index while others read it. The caller increments a sequence before and after each change, and a
 reader repeats a search if the sequence has changed. A search during a change may return a wrong result, but the result
@@ -28,16 +28,16 @@ _MOST_INSERTED_PLAIN: Final = 1 << 11
 
 
 class IndexDamaged(ValueError):
-    """The buffer is not a key index, or does not have the size or key type given in its header."""
+    """The buffer is not a key index, or does not match the size or key type in its header."""
 
 
 class IndexFull(ValueError):
-    """The index has no room for a row: build a larger one from the whole column."""
+    """The index has no room for a row. Build a larger index from the whole column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Rows that repeat the key of an earlier row: how many there are, and the first ten in ascending order."""
+    """Rows that repeat the key of an earlier row: their number, and the first ten in ascending order."""
 
     total: int = 0
     first: tuple[int, ...] = ()
@@ -55,10 +55,10 @@ def new_seed() -> bytes:
 def build(
     column: KeyColumn, seed: bytes, capacity: int | None = None, buffer: NDArray[np.uint8] | None = None
 ) -> tuple[KeyIndex, Duplicates]:
-    """Return the index of a whole column, and the rows that repeat a key, which are not in the index.
+    """Return the index of a whole column, and the rows that repeat a key. These rows are not in the index.
 
-    `capacity` is the number of keys to make room for; it defaults to the size of the column. `buffer`, uint8 of
-    `index_bytes(capacity)` bytes, is overwritten; by default, a buffer is allocated.
+    `capacity` is the number of keys to make room for; it defaults to the size of the column. The index overwrites
+    `buffer`, a uint8 array of `index_bytes(capacity)` bytes; by default, a buffer is allocated.
     """
     room = len(column) if capacity is None else capacity
     index = KeyIndex.create(aligned_buffer(index_bytes(room)) if buffer is None else buffer, column.dtype, seed)
@@ -73,17 +73,16 @@ def aligned_buffer(size: int) -> NDArray[np.uint8]:
 
 
 def hash_keys(column: KeyColumn, seed: bytes) -> NDArray[np.uint64]:
-    """Return the 64-bit hash of each key of a column under a 16-byte seed."""
+    """Return the 64-bit hash of each key of a column, using a 16-byte seed."""
     out = np.empty(len(column), np.int64)
     probe.hash_keys.run(*column.arrays, _seed_array(seed), out, 0, len(column))
     return out.view(np.uint64)
 
 
 def find(searches: Sequence[Search], instead: Sequence[int]) -> list[int]:
-    """Run all searches in one call, without the GIL. Returns the number of missing keys of each.
+    """Run all searches in one call, without the GIL. Returns the number of missing keys for each search.
 
-    For each search, `instead` holds the row to return for missing keys. Apart from that row, only rows of the column
-    are returned.
+    For each search, `instead` holds the row to return for missing keys. All other returned rows are rows of the column.
     """
     given = [(one.step, one.wanted_step, row) for one, row in zip(searches, instead, strict=True)]
     numbers = np.array(given, np.int64).reshape(-1, 3)
@@ -108,7 +107,8 @@ class KeyIndex:
 
     @classmethod
     def create(cls, buffer: NDArray[np.uint8], dtype: KeyType, seed: bytes) -> KeyIndex:
-        """Create an empty index over the whole of `buffer`, whose size must be a value of `index_bytes`.
+        """Create an empty index that fills `buffer`. The size of the buffer must be a value that `index_bytes` can
+        return.
 
         Raises ValueError for any other size.
         """
@@ -144,7 +144,7 @@ class KeyIndex:
         return search.rows
 
     def search(self, column: KeyColumn, wanted: KeyColumn | PackedStrings) -> Search:
-        """Return the search for the wanted keys, to be passed to `find`. Framed strings must have one dimension."""
+        """Return a search for the wanted keys, to be passed to `find`. Framed strings must have one dimension."""
         self._check(column.dtype)
         if isinstance(wanted, PackedStrings):
             self._check("string")
@@ -158,9 +158,9 @@ class KeyIndex:
     def insert(self, column: KeyColumn, start: int, stop: int) -> Duplicates:
         """Insert rows `start` to `stop` of a column that contains all earlier rows. Returns the rows that repeat a key.
 
-        These rows are not in the index. While the compiled function is still being built, inserting more than 2048 rows
-        waits for that function, so only a thread that may block should do so. Raises IndexFull if `stop` exceeds the
-        capacity or a row finds no free entry; earlier rows may then be in the index.
+        These rows are not in the index. If the compiled function is still being built, inserting more than 2048 rows
+        waits for it, so only do this on a thread that may block. Raises IndexFull if `stop` exceeds the capacity or a
+        row finds no free entry; earlier rows may then be in the index.
         """
         self._check(column.dtype)
         if not 0 <= start <= stop <= len(column):
@@ -176,7 +176,7 @@ class KeyIndex:
         return Duplicates(total, tuple(first[:total].tolist()))
 
     def remove(self, column: KeyColumn, rows: NDArray[np.int64]) -> int:
-        """Remove the keys of `rows`. Returns how many were in the index.
+        """Remove the keys of `rows`. Returns how many of them were in the index.
 
         The column must still hold the keys of all rows: change the index before the column.
         """
@@ -184,10 +184,10 @@ class KeyIndex:
         return probe.remove.run(self.buffer, *column.arrays, len(column), _int64(rows))
 
     def move(self, column: KeyColumn, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> int:
-        """Make the index map the key of each row in `sources` to the row in `targets`.
+        """Make the index map the key of each row in `sources` to the corresponding row in `targets`.
 
         Returns the number of keys found. The column must still hold the keys at `sources`. Raises ValueError if the two
-        arrays differ in length, or a target is not a row of the column.
+        arrays differ in length, or if a target is not a row of the column.
         """
         self._check(column.dtype)
         sources, targets = _int64(sources), _int64(targets)

@@ -1,11 +1,11 @@
 """Read and change the buckets of a key index; see `app.keys.index_layout` for their layout.
 
-These are the plain functions, which are replaced by compiled ones once those are ready (see
-`app.compilation.until_compiled`). `hash_keys` and `find` then hand the rest of a running call to the compiled function.
-Except in a `Search`, everything is represented by arrays of bytes: `index` is a whole index; `offsets`, `step` and
-`keys` are the `arrays` of a column, and `rows` is its number of rows. Whatever these arrays contain, no function
-raises, reads outside them, or searches more than MOST_PROBES buckets: an entry counts only if its row is in the column
-and has the key.
+These are the plain functions. They are replaced by compiled ones when those are ready (see
+`app.compilation.until_compiled`); running calls of `hash_keys` and `find` then hand their remaining work to the
+compiled function. Except in a `Search`, everything is represented by arrays of bytes: `index` is a whole index;
+`offsets`, `step` and `keys` are the `arrays` of a column, and `rows` is its number of rows. Whatever these arrays
+contain, no function raises, reads outside them, or searches more than MOST_PROBES buckets. An entry counts only if its
+row is in the column and has the key.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ FRAMES: Final = -8
 class Search(NamedTuple):
     """A search for n wanted keys in the index of a column. Create it with `KeyIndex.search`.
 
-    `buckets` is the whole index. `offsets` and `keys` are those of the column, and `wanted_offsets` and `wanted_keys`
-    are those of the wanted keys; `step` and `wanted_step` are the strides in bytes between the offsets of two rows, 0
-    for integers, or FRAMES. The results are `rows` (n), and `lacks` (n), which says for each key whether the column
-    lacks it.
+    `buckets` is the whole index. `offsets` and `keys` belong to the column, and `wanted_offsets` and `wanted_keys` to
+    the wanted keys. `step` and `wanted_step` are the strides in bytes between the offsets of two rows, 0 for integers,
+    or FRAMES. The results are `rows` (n) and `lacks` (n), which says for each key whether it is missing from the
+    column.
     """
 
     buckets: Bytes
@@ -50,7 +50,7 @@ class Search(NamedTuple):
     wanted_step: int
 
     def after(self, number: int) -> Search:
-        """Return the search for the wanted keys from index `number` on."""
+        """Return a search for the wanted keys from index `number` on."""
         return self._replace(
             wanted_offsets=self.wanted_offsets[number:],
             wanted_keys=self.wanted_keys if self.wanted_step else self.wanted_keys[number:],
@@ -61,7 +61,7 @@ class Search(NamedTuple):
 
 @UntilCompiled
 def hash_keys(offsets: Bytes, step: int, keys: Bytes, seed: Bytes, out: Integers, start: int, stop: int) -> None:
-    """Write the hashes of rows `start` to `stop` to `out`, as int64 with the same bits; 0 for a torn string.
+    """Write the hashes of rows `start` to `stop` to `out`, as int64 with the same bits. The hash of a torn string is 0.
 
     A string is torn if its offsets are outside the key bytes.
     """
@@ -78,7 +78,7 @@ def hash_keys(offsets: Bytes, step: int, keys: Bytes, seed: Bytes, out: Integers
 def find(searches: tuple[Search, ...], numbers: Integers) -> None:
     """Run searches. `numbers` (int64[searches, 3]) holds the two strides of each search, and the row for missing keys.
 
-    That row is replaced by the number of missing keys.
+    Each such row is replaced with the search's number of missing keys.
     """
     for at, search in enumerate(searches):
         done, missing = _run_search(search, int(numbers[at, 2]))
@@ -93,7 +93,8 @@ def find(searches: tuple[Search, ...], numbers: Integers) -> None:
 def insert(
     index: Bytes, offsets: Bytes, step: int, keys: Bytes, start: int, stop: int, duplicates: Integers
 ) -> tuple[int, int]:  # fmt: skip
-    """Insert rows `start` to `stop`. Returns the number of rows that repeat an earlier key, and the row where it ended.
+    """Insert rows `start` to `stop`. Returns the number of rows that repeat an earlier key, and the row where insertion
+    ended.
 
     Repeating rows are not inserted; the first FIRST_DUPLICATES of them are written to `duplicates`. Insertion ends
     before `stop` if a row finds no free entry.
@@ -114,9 +115,10 @@ def insert(
 
 @UntilCompiled
 def remove(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, removed: Integers) -> int:
-    """Remove the entries of the rows `removed`. Returns how many were found.
+    """Remove the entries of the rows in `removed`. Returns how many were found.
 
-    The column must still hold the keys of all indexed rows. Keys that probing had pushed past a removed key move back.
+    The column must still hold the keys of all indexed rows. Keys that were placed farther from their home bucket
+    because of a removed key move back.
     """
     found = 0
     for row in removed.tolist():
@@ -135,7 +137,8 @@ def remove(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, remo
 def move(
     index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, sources: Integers, targets: Integers
 ) -> int:  # fmt: skip
-    """Make the index map the keys of the rows `sources` to `targets`. Returns the number of entries found.
+    """Make the index map the keys of the rows in `sources` to the rows in `targets`. Returns the number of entries
+    found.
 
     The column must still hold these keys at `sources`.
     """
@@ -231,7 +234,7 @@ def _add_to_passed(words: NDArray[np.uint64], buckets: Iterable[int], change: in
 def _fill_hole(
     index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, hole: tuple[int, int]
 ) -> None:  # fmt: skip
-    """Fill a free entry with the nearest entry that passed it on its way, and repeat for the entry that this frees."""
+    """Fill a free entry with the nearest entry that was pushed past it, and repeat for the entry that this frees."""
     words = index[LINE:].view("<u8").reshape(-1, WORDS)
     count = len(words)
     at = hole[0]

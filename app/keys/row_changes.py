@@ -10,11 +10,11 @@ from app.keys.key_index import build, new_seed
 
 
 def number_new_keys(wanted: KeyColumn, rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Replace each -1 that `find` wrote to `rows` for `wanted` with the row that the missing key will get.
+    """Replace each -1 in `rows`, the result of `find` for `wanted`, with the row that the missing key will get.
 
     New keys get rows `count`, `count` + 1, ... in the order in which they first occur in `wanted`; repeated keys share
-    a row. Returns the positions of these first occurrences in ascending order: append `wanted.take` of them to the
-    column.
+    a row. Returns the indices of these first occurrences in ascending order, to be appended to the column with
+    `wanted.take`.
     """
     missing = np.flatnonzero(rows < 0)
     keys = wanted.take(missing)
@@ -27,10 +27,11 @@ def number_new_keys(wanted: KeyColumn, rows: NDArray[np.int64], count: int) -> N
 
 
 def fill_gaps(count: int, removed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the source and target rows of the moves after the distinct rows `removed` leave a table of `count` rows.
+    """Return the source and target rows of the moves that close the gaps when `removed` rows leave a table of `count`
+    rows.
 
-    The remaining rows beyond the new end move into the gaps before it; both arrays are ascending. Raises ValueError if
-    a row is repeated or not in the table.
+    The remaining rows beyond the new end move into the gaps before it. Both arrays are ascending. Raises ValueError if
+    a removed row is repeated or is not in the table.
     """
     if len(removed) and not 0 <= removed.min() <= removed.max() < count:
         raise ValueError(f"removed rows are not within a table of {count}")

@@ -3,8 +3,8 @@
 The hash determines which keys share a bucket, so a caller who could predict it could make every search slow. SipHash's
 output is designed to be indistinguishable from random numbers for anyone who does not know the 16-byte seed. Python,
 Rust and Ruby use the 1-3 variant for their own hash tables. Multiply-and-mix hashes (wyhash, xxh3) are faster for long
-strings, but have known sets of inputs that collide under many or all seeds. Integers use the same function, because it
-costs less than the cache miss that follows.
+strings, but there are known sets of inputs that collide with many or all seeds. Integers use the same function, because
+it costs less than the cache miss that follows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x74
 
 
 def siphash(message: bytes, seed: bytes) -> int:
-    """Return the 64-bit SipHash-1-3 of a message under a 16-byte seed."""
+    """Return the 64-bit SipHash-1-3 of a message, using a 16-byte seed."""
     low, high = int.from_bytes(seed[:8], "little"), int.from_bytes(seed[8:16], "little")
     v = [START[0] ^ low, START[1] ^ high, START[2] ^ low, START[3] ^ high]
     whole = len(message) // 8 * 8

@@ -1,8 +1,8 @@
 """Read the rest of a large body from the socket straight into its final memory.
 
-Otherwise each byte is copied three times after it leaves the kernel: into the event loop's buffer, the parser's piece,
-and the body. The rest of a body needs no parsing, so it is read without the parser. Measured on 2026-11-20 (2 cores,
-AMD EPYC): reading large bodies through the parser reaches 0.81 times the rate of 4 MB inline requests and takes 1.37
+Without this module, each byte is copied three times after it leaves the kernel: into the event loop's buffer, the
+parser's piece, and the body. The rest of a body needs no parsing, so it can bypass the parser. Measured on 2026-11-20
+(2 cores, AMD EPYC): with 4 MB inline requests, reading bodies through the parser lowers the rate to 81% and takes 1.37
 times the CPU time.
 """
 
@@ -25,11 +25,11 @@ _DROPPED: Final = memoryview(bytearray(1 << 18))
 
 
 class BodyReader(asyncio.BufferedProtocol):
-    """Replaces `connection` as its transport's protocol until the `missing` bytes of the body of `exchange` have
-    arrived.
+    """Replaces `connection` as its transport's protocol until the `missing` bytes of the exchange's body have arrived.
 
-    Bytes that arrive while there is no view to fill are discarded, so that the client goes on to read the response.
-    Reading pauses as soon as a view is full, so nothing arrives before the next view is set.
+    Reading pauses as soon as a view is full, so nothing arrives before the next view is set. If bytes arrive when there
+    is no view to fill, the body is no longer wanted, and they are discarded so that the client goes on to read the
+    response.
     """
 
     def __init__(self, connection: Connection, exchange: HttpExchange, missing: int) -> None:
@@ -76,7 +76,8 @@ class BodyReader(asyncio.BufferedProtocol):
                     exchange.message_event.set()
         if not self._missing and connection.parser is not None:
             self._view = None
-            # The old parser is still waiting for the body, so use a new one. None of the next request has been read.
+            # The old parser is still waiting for the body, so use a new one. Nothing of the next request has been read
+            # yet.
             connection.parser = httptools.HttpRequestParser(connection)
             connection.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             connection.transport.set_protocol(connection)

@@ -1,9 +1,9 @@
 """Find out whether a client is still connected, even though its connection is not being read.
 
 This module queries the kernel. If the client has stopped sending (a half-closed connection), the kernel cannot tell
-whether the client is still reading: a client that has closed its connection looks the same until it is sent something
-and replies with a reset. While the request of such a client waits for a thread, it is sent `100 Continue`, which every
-HTTP/1.1 client ignores.
+whether the client is still reading. A client that has closed its connection looks the same until the service sends it
+something and it replies with a reset. While a half-closed client's request waits for a thread, the service therefore
+sends the client `100 Continue`, which every HTTP/1.1 client ignores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Presence(Enum):
 def presence(connection: socket.socket) -> Presence:
     """Return the state of a connection's peer, as reported by poll(2), which supports TCP and Unix sockets.
 
-    A TCP connection that the peer has closed looks half-closed until it is sent something.
+    A TCP connection that the peer has closed looks half-closed until something is sent to the peer.
     """
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLRDHUP)  # POLLHUP is always reported
@@ -43,9 +43,7 @@ def presence(connection: socket.socket) -> Presence:
 
 
 def watch(connection: Connection, interval: float = FIRST_S) -> None:
-    """Check a client that has stopped sending until its request is answered; the first check is after `interval`
-    seconds.
-    """
+    """Check a client that has stopped sending, first after `interval` seconds, until its request is answered."""
     connection.loop.call_later(interval, _probe, connection, min(2 * interval, LONGEST_S))
 
 

@@ -1,10 +1,10 @@
 """Accept new connections so that all workers have about the same number of them.
 
-The event loop would report a TLS connection only after its handshake, too late for the limit on connections. Workers
-that merely share a listening socket are unbalanced: the one that wakes first accepts all waiting connections, and a
-worker that restarts while clients keep their connections gets none. Hence two rules. A worker with more connections
-than another pauses briefly before it accepts one. A worker with far more than its share sends `Connection: close` with
-some of its responses, so that those clients reconnect to another worker.
+The event loop would not report a TLS connection until after its handshake, too late for the limit on connections.
+Workers that merely share a listening socket become unbalanced: the one that wakes first accepts all waiting
+connections, and a restarted worker gets none while clients keep their connections. Two rules prevent this. A worker
+with more connections than another one pauses briefly before it accepts a connection. A worker with far more than its
+share sends `Connection: close` with some of its responses, so that those clients reconnect to another worker.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Acceptor:
     """Accepts connections from `listeners`, one per turn of the event loop, while it is started.
 
     `tls` returns the event loop's options for setting up a new TCP connection. When `limit` is reached, an idle
-    connection is closed. If there is none, the new connection is closed before its TLS handshake, or, without TLS, gets
-    an error response.
+    connection is closed. If there is none, the new connection is closed before its TLS handshake or, without TLS,
+    receives an error response.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Acceptor:
     def stop(self, *, rest: bool) -> None:
         """Stop accepting.
 
-        Connections in the backlog are left to other workers, unless `rest` is set: then they are still accepted.
+        If `rest` is set, connections in the backlog are still accepted; otherwise, they are left to other workers.
         """
         if self.accepting:
             self.accepting = False
@@ -101,7 +101,7 @@ class Acceptor:
         return number
 
     def balance(self, now: float) -> None:
-        """Close some connections if this worker has far more than the average of all workers."""
+        """Close some connections if this worker has far more of them than the average worker."""
         mine = self.publish_count()
         counts = self._counters.accepting()
         fair = -(-sum(counts) // max(len(counts), 1))
@@ -136,7 +136,7 @@ class Acceptor:
     def _accept_one(self, listener: socket.socket) -> bool:
         """Accept one connection if one is waiting and there is room.
 
-        Returns False if no further attempt should be made now.
+        Returns False if this method should not be called again right now.
         """
         try:
             connection = listener.accept()[0]
@@ -145,7 +145,7 @@ class Acceptor:
         except OSError as error:
             if error.errno == ECONNABORTED:
                 return True
-            # A lack of file descriptors or memory, or a network error (accept(2)), lasts for a while.
+            # A shortage of file descriptors or memory, or a network error (see accept(2)), lasts for a while.
             logger.error("no connection can be accepted: %s", error.strerror)
             self._pause(_PAUSE_S)
             return False
@@ -164,7 +164,7 @@ class Acceptor:
     def _has_room(self) -> bool:
         """Return whether another TLS handshake may begin.
 
-        May close an idle connection or cancel a long handshake for it.
+        May close an idle connection or cancel a long handshake to make room.
         """
         if self._limit.take(len(self._in_setup)) or self._cancel_oldest_setup():
             return True
@@ -175,7 +175,7 @@ class Acceptor:
         self._in_setup.pop(task, None)
 
     def _cancel_oldest_setup(self) -> bool:
-        """Cancel the TLS handshake that has taken longest. Returns False if none has taken long."""
+        """Cancel the TLS handshake that has taken the longest. Returns False if none has taken long."""
         for task, begun in self._in_setup.items():
             if monotonic() - begun < IDLE_S:
                 break

@@ -1,11 +1,12 @@
-"""Hold the bytes that a client has sent but the parser has not seen, and decide when to parse and when to read on.
+"""Hold the bytes that a client has sent but the parser has not seen yet, and decide when to parse and when to read
+more.
 
 Without this module, the parser would continue from one request to the next. One read returns up to 256 KiB. That can be
 thousands of pipelined requests or tens of thousands of chunks, and parsing all of them at once would block every other
-client. So the parser gets pieces that end where a request may end (`UnparsedInput`, at most one read, charged to the
-memory budget). A connection stops parsing when the time for the current turn of the event loop is used up. It resumes
-in the next turn, one request or piece at a time, alternating with the other connections (`InputTurns`). Until then,
-nothing more is read from its socket (`TimedFlowControl`).
+client. So the parser gets pieces that end where a request may end. `UnparsedInput` holds the rest: at most one read,
+charged to the memory budget. A connection stops parsing when the time for the current turn of the event loop is used
+up. It resumes in the next turn, one request or piece at a time, alternating with the other connections (`InputTurns`).
+Until then, nothing more is read from its socket (`TimedFlowControl`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class UnparsedInput:
         self._last_fed = b""
 
     def hold(self, data: bytes, place: int) -> None:
-        """Hold new input whose first `place` bytes are already processed. Requires that no earlier input is left."""
+        """Hold new input whose first `place` bytes are already processed. No earlier input may be left."""
         self.data, self.place = data, place
 
     def add(self, data: bytes) -> None:
@@ -99,11 +100,11 @@ class UnparsedInput:
 
 
 class TimedFlowControl(FlowControl):
-    """Flow control that records when reading last resumed, as `resumed` in seconds of `monotonic` (0.0 before any
+    """Flow control that records in `resumed` when reading last resumed (in seconds of `monotonic`, 0.0 before any
     pause).
 
-    Nothing is read while `holds` is set (received bytes are waiting to be parsed) or `paused` is set (parsed bytes are
-    waiting for the application).
+    Reading stops while `holds` is set, because received bytes are waiting to be parsed, and while `paused` is set,
+    because parsed bytes are waiting for the application.
     """
 
     resumed = 0.0
@@ -141,8 +142,8 @@ class TimedFlowControl(FlowControl):
 class InputTurns:
     """The connections that are waiting for the next turn of the event loop, and the time left in the current turn.
 
-    Each connection is represented by a function that processes one request, or one piece, and enqueues itself again if
-    more is left.
+    Each connection is represented by a function that processes one request or piece, and enqueues itself again if more
+    is left.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The interface through which the server's other modules use a connection (see `app.server.http1_connection`).
 
-It avoids an import cycle, because the module that implements connections imports those modules.
+The interface avoids an import cycle, because the module that implements connections imports those modules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Connection(HttpToolsProtocol):
     last_received: float
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Handle that the client has stopped sending. Returns whether the connection stays open for responses."""
+        """Handle the end of the client's data. Returns whether the connection stays open for responses."""
         raise NotImplementedError
 
     def is_idle(self, now: float, seconds: float) -> bool:

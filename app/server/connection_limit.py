@@ -1,8 +1,8 @@
 """Limit the number of open connections of a process.
 
-A new connection beyond the limit closes the one that has been idle longest. If none is idle, the new connection is
+A new connection beyond the limit closes the one that has been idle the longest. If none is idle, the new connection is
 refused (503) once the header of its request has arrived, so that the refusal is a response to that request. At most
-SPARE connections wait to be refused. Further ones are refused immediately or, if they would begin a TLS handshake, just
+SPARE connections wait to be refused. Any others are refused immediately or, if they would begin a TLS handshake, just
 closed. Requests for health and metrics are always answered.
 """
 
@@ -51,7 +51,7 @@ class ConnectionLimit:
         self._none_before = 0.0
 
     def admit(self, newcomer: Connection) -> bool:
-        """Return whether `newcomer`, already in the set, may stay. Closes an idle connection for it if necessary."""
+        """Return whether `newcomer`, which is already in the set, may stay. Closes an idle connection if necessary."""
         self.beyond.discard(newcomer)
         taken = len(self._connections) - len(self.beyond) - lingering_close.count()
         if taken <= self.maximum or self._close_idle(newcomer):
@@ -60,7 +60,7 @@ class ConnectionLimit:
         return False
 
     def take(self, coming: int) -> bool:
-        """Return whether another connection may be set up while `coming` others are in setup (TLS handshakes)."""
+        """Return whether another connection may be set up while `coming` others are being set up (TLS handshakes)."""
         taken = len(self._connections) - lingering_close.count()
         return taken + coming < self.maximum + SPARE or self._close_idle(None)
 
@@ -73,7 +73,7 @@ class ConnectionLimit:
         self.beyond.discard(connection)
 
     def refusal(self) -> GatherError:
-        """Return the error for a connection for which there is no room, and count it."""
+        """Return the error for a connection that does not fit, and count it."""
         self.count_refused()
         return GatherError(
             "overloaded",
@@ -83,7 +83,7 @@ class ConnectionLimit:
         )
 
     def _close_idle(self, newcomer: Connection | None) -> bool:
-        """Close the connection that has been idle longest. Returns False if none is idle."""
+        """Close the connection that has been idle the longest. Returns False if none is idle."""
         now = monotonic()
         connection = self._longest_idle(now, newcomer)
         if connection is None:
@@ -94,8 +94,8 @@ class ConnectionLimit:
         return True
 
     def _longest_idle(self, now: float, newcomer: Connection | None) -> Connection | None:
-        # Idle connections are found in batches, because scanning all connections takes long. One that becomes idle
-        # after a scan has been idle for less time than those in the batch.
+        # Idle connections are found in batches, because scanning all connections takes a long time. A connection that
+        # becomes idle after a scan has been idle for less time than those in the batch.
         while True:
             while self._longest:
                 received, connection = self._longest.popleft()

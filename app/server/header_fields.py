@@ -1,7 +1,7 @@
 """Rules for header fields: which may be repeated, which are removed, and how a body is framed.
 
-A field whose value is a list may be repeated and counts as one list (RFC 9110, 5.3); any other field may occur once.
-Fields that hold a secret are removed before a route sees the header; only the SHA-256 of an API key is kept
+A field whose value is a list may be repeated and counts as one list (RFC 9110, 5.3); any other field may occur only
+once. Fields that hold a secret are removed before a route sees the header; only the SHA-256 of an API key is kept
 (`app.security.api_keys`).
 """
 
@@ -19,7 +19,7 @@ SINGLE: Final = frozenset(
     (
         b"access-control-request-method",
         b"authorization",
-        b"content-encoding",  # a list in RFC 9110; this service supports one member
+        b"content-encoding",  # a list in RFC 9110; this service supports a single member
         b"content-length",
         b"content-type",
         b"host",
@@ -54,7 +54,7 @@ TRAILER: Final = _Trailer()
 
 
 def combine_repeated(sent: Sequence[Field]) -> dict[bytes, bytes]:
-    """Return the fields by name, and join the values of a repeated field with commas, in order."""
+    """Return the fields by name. The values of a repeated field are joined with commas, in order."""
     found: dict[bytes, bytes] = {}
     for name, value in sent:
         found[name] = b"%b, %b" % (found[name], value) if name in found else value
@@ -62,10 +62,10 @@ def combine_repeated(sent: Sequence[Field]) -> dict[bytes, bytes]:
 
 
 def check_transfer_coding(sent: Sequence[Field], version: str) -> None:
-    """Check that the only transfer coding is `chunked`, in HTTP/1.1 (RFC 9112, 6.1).
+    """Check that the only transfer coding is `chunked`, and that the request is HTTP/1.1 (RFC 9112, 6.1).
 
-    The parser decodes `chunked` and ignores codings before it. It also accepts lists with empty elements and `chunked`
-    in HTTP/1.0, both of which proxies interpret differently. Raises malformed_request.
+    The parser decodes `chunked` and ignores codings before it. It also accepts lists with empty elements, and `chunked`
+    in HTTP/1.0. Proxies interpret both of these differently. Raises malformed_request.
     """
     codings = [value for name, value in sent if name == b"transfer-encoding"]
     if not codings:
@@ -89,7 +89,7 @@ def check_transfer_coding(sent: Sequence[Field], version: str) -> None:
 
 
 def find_repeated_single(sent: Sequence[Field]) -> bytes | None:
-    """Return the first repeated field that is not a list, or None."""
+    """Return the first field that is repeated although it is not a list, or None."""
     seen: set[bytes] = set()
     for name, _ in sent:
         if name in SINGLE and name in seen:

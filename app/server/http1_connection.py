@@ -1,11 +1,11 @@
 """One HTTP/1.1 connection: a subclass of uvicorn's httptools protocol, with limits and shortcuts.
 
-It refuses what ASGI never sees: headers that are too large, invalid framing, and requests beyond the limit on
-connections. One sweep a second over all connections finds slow senders and readers (`slow_and_idle_clients`), so
+It refuses requests before ASGI sees them: headers that are too large, invalid framing, and requests beyond the limit on
+connections. A sweep over all connections every second finds slow senders and readers (`slow_and_idle_clients`), so
 requests need no timers. The shortcuts are separate modules: `request_header_cache`, `start_request`, `body_reader` and
 `write_batch`.
 
-Requests are parsed one at a time. The bytes after a request wait until that request is answered and the event loop has
+Requests are parsed one at a time. The bytes after a request wait until the request is answered and the event loop has
 time (`connection_input`).
 """
 
@@ -65,11 +65,11 @@ class Http1Connection(Connection):
       transport's protocol in place of the connection.
     - Lingering: `refused` is set, and a `LingeringClose` is the transport's protocol.
 
-    If `leaving` is set, each response is the last on its connection. `waiting` holds the bytes that the parser has not
-    seen yet. `length` is the length of the request's body, or None if it is chunked.
+    If `leaving` is set, the connection closes after its next response. `waiting` holds the bytes that the parser has
+    not seen yet. `length` is the length of the request's body, or None if it is chunked.
 
-    The class attributes are set once per process, before the server starts. `count_refusal` is called with the error,
-    the request id and the caller's address of each request that is refused before the application sees it.
+    The class attributes are set once per process, before the server starts. When a request is refused before the
+    application sees it, `count_refusal` is called with the error, the request id and the caller's address.
     `render_error` renders the responses to requests that the server refuses. `budget` is charged with the bytes that
     connections hold outside of requests.
     """
@@ -145,8 +145,9 @@ class Http1Connection(Connection):
     def _feed_waiting(self, *, first: bool, only: bool = False, uncached: bool = False) -> None:
         """Feed the parser one request after another while this turn of the event loop has time.
 
-        Bytes after a request wait until it is answered. `first` feeds one request or piece regardless of the time;
-        `only` stops after it. `uncached` means that the first header was already looked up in the cache and not found.
+        Bytes after a request wait until it is answered. If `first` is set, the first request or piece is fed regardless
+        of the time; if `only` is set, nothing after that one is fed. `uncached` means that the first header was already
+        looked up in the cache and not found.
         """
         if self.feeding or self.parser is None:
             return
@@ -182,7 +183,7 @@ class Http1Connection(Connection):
         self._feed_waiting(first=True, only=True)
 
     def _may_feed(self) -> bool:
-        """Return whether the parser may be fed. It may not while a complete request is being answered."""
+        """Return whether the parser may be fed, which is not the case while a complete request is being answered."""
         exchange: HttpExchange | None = self.cycle
         if self.refused or self.transport.is_closing():
             return False
@@ -222,8 +223,8 @@ class Http1Connection(Connection):
     def _feed(self, end: int) -> None:
         """Feed the parser the waiting bytes up to `end`.
 
-        Upgrades are not accepted, but the parser skips the body of a request that offers one, as Java's HTTP client
-        does by default. So this method feeds such a header again without the offer.
+        Upgrades are not accepted. The parser skips the body of any request that offers an upgrade, as Java's HTTP
+        client does by default, so this method feeds the header again without the offer.
         """
         try:
             self.parser.feed_data(self.waiting.take(end))
@@ -249,7 +250,7 @@ class Http1Connection(Connection):
         if self._may_feed():
             self.refuse(error)
             return
-        # Close after the current response. The client then resends the requests that are dropped here.
+        # Close after the current response. The client will resend the requests that are dropped here.
         Http1Connection.count_refusal(error, random_id(), self.client[0] if self.client else None)
         self.cycle.keep_alive = False
         self.waiting.clear()
@@ -313,9 +314,9 @@ class Http1Connection(Connection):
         return exchange
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Handle that the client has stopped sending: answer complete requests, and close after the last response.
+        """Handle the end of the client's data: answer complete requests, and close after the last response.
 
-        Returns True to keep the connection open until then. With TLS, the end of one direction ends both, as in
+        Returns True to keep the connection open until then. With TLS, the end of one direction ends both, as usual in
         asyncio, and the client gets only what has already been written.
         """
         flush()
@@ -393,7 +394,7 @@ class Http1Connection(Connection):
     def _claim_place(self) -> None:
         """Claim the slot of a connection that has since ended. Raises overloaded if no slot is free.
 
-        Health checks and scrapers are answered even then, but the connection closes afterwards.
+        Health checks and scrapers are answered in any case, but without a slot, the connection closes afterwards.
         """
         if self.limit.admit(self):
             self.beyond_limit = False
@@ -431,7 +432,7 @@ class Http1Connection(Connection):
         reader.fill(view, taken)
 
     def _drop_rest(self, exchange: HttpExchange) -> None:
-        """Discard the rest of an answered request's body; a large rest bypasses the parser."""
+        """Discard the rest of an answered request's body. If the rest is large, it bypasses the parser."""
         exchange.body = bytearray()
         missing = exchange.missing()
         if missing is not None and missing >= MIN_DIRECT_BYTES:
@@ -448,7 +449,7 @@ class Http1Connection(Connection):
             exchange.message_event.set()
 
     def on_response_complete(self) -> None:
-        """Continue with the bytes after a request, once its response is written."""
+        """Continue with the bytes after a request when its response has been written."""
         self.server_state.total_requests += 1
         self.header_weight = 0
         if self.transport.is_closing():
@@ -518,7 +519,7 @@ class Http1Connection(Connection):
         self.lingering.begin()
 
     def _request_id(self) -> str:
-        """Return the id of the request that is being read: the one that it carries if valid, otherwise a random one."""
+        """Return the id of the request that is being read: the client's id if that is valid, or else a random one."""
         exchange: HttpExchange | None = self.cycle
         fields: Any = ()
         if self.in_header:

@@ -1,10 +1,10 @@
-"""Close a connection slowly after a response that was sent before its request was read (a lingering close).
+"""Close a connection slowly if its last response was sent before the whole request was read (a lingering close).
 
 The kernel answers bytes that arrive after a close with a reset, and a reset discards a response that the client has not
 read yet. Proxies, and clients that send a whole upload before they read, would see a broken connection instead of the
-refusal. So the service shuts down its own direction, discards what arrives, and closes once the rest of the body has
-arrived, the client has closed, or a limit of this module is reached. With TLS only the whole connection can be shut
-down; the response's Content-Length tells the client where it ends.
+refusal. So the service shuts down its own direction, discards what arrives, and closes when the rest of the body has
+arrived, the client has closed, or one of this module's limits is reached. With TLS, a single direction cannot be shut
+down; the client knows from Content-Length where the response ends.
 
 A lingering connection does not count towards the limit on connections; there are at most MOST of them.
 """
@@ -33,8 +33,8 @@ _under_way: Final[dict[LingeringClose, None]] = {}
 class LingeringClose(asyncio.BufferedProtocol):
     """Replaces `connection` as its transport's protocol until the connection has ended.
 
-    `left` is the number of bytes that may still arrive, at most MOST_BYTES. The connection closes after the last of
-    them.
+    `left` is the number of bytes that may still arrive, at most MOST_BYTES. After that number of bytes, the connection
+    closes.
     """
 
     def __init__(self, connection: Connection, left: int) -> None:
@@ -78,7 +78,7 @@ class LingeringClose(asyncio.BufferedProtocol):
             self.close()
 
     def eof_received(self) -> bool:
-        """Close the connection, because the client has stopped sending and so no reset can follow."""
+        """Close the connection. The client has stopped sending, so no reset can follow."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,7 +1,7 @@
 """The sockets that the service listens on, one for each address of its host.
 
-They are bound before anything else is created, so that startup fails cleanly if a port is in use. They begin to listen
-late, so that no client connects to a service that cannot respond yet.
+They are bound before anything else is created, so that startup fails cleanly if a port is in use. They start to listen
+later, so that no client connects to a service that cannot respond yet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CannotListen(Exception):
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Return a bound socket for every address of `host`, not listening yet. Raises CannotListen.
+    """Return a bound socket for every address of `host`. The sockets are not listening yet. Raises CannotListen.
 
     `::` stands for all addresses of the machine, including IPv4. With port 0, all sockets get the same free port.
     """
@@ -78,13 +78,13 @@ def reserve(host: str, port: int) -> list[socket.socket]:
 
 
 def addresses(sockets: Iterable[socket.socket]) -> list[str]:
-    """Return the address and port of each socket, as in `127.0.0.1:8081` and `[::1]:8081`."""
+    """Return the address and port of each socket, for example `127.0.0.1:8081` or `[::1]:8081`."""
     names = [bound.getsockname() for bound in sockets]
     return [f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}" for name in names]
 
 
 def listen(sockets: Iterable[socket.socket]) -> None:
-    """Let the kernel accept connections into the backlog. Raises CannotListen if another socket got there first."""
+    """Let the kernel accept connections into the backlog. Raises CannotListen if another socket already listens."""
     for bound in sockets:
         try:
             bound.listen(BACKLOG)
@@ -96,9 +96,9 @@ def listen(sockets: Iterable[socket.socket]) -> None:
 def refuse(sockets: Iterable[socket.socket]) -> None:
     """Refuse connections, including those in the backlog, until `listen` is called again. The port stays reserved.
 
-    Only a listening socket is shut down. On any other socket Linux remembers the shutdown, and every connection that is
-    accepted later seems to end before its request. Unix sockets are skipped, because shutting them down would be
-    permanent; their connections wait.
+    Only listening sockets are shut down. On any other socket, Linux remembers the shutdown, and every connection that
+    is accepted later would seem to end before its request. Unix sockets are skipped, because shutting them down would
+    be permanent; their connections wait.
     """
     for bound in sockets:
         if bound.family != socket.AF_UNIX and bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -153,7 +153,7 @@ def _bind_one(family: int, address: _Address, port: int, *, alone: bool) -> sock
         made.bind((address[0], port, *address[2:]))
         if port:
             return made
-        # `refuse` would release a port that the system chose, but not one that was requested explicitly.
+        # `refuse` would release a port that the system chose. It does not release one that was requested explicitly.
         again = _bind_one(family, address, made.getsockname()[1], alone=alone)
     except BaseException:
         made.close()

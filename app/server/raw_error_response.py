@@ -1,4 +1,4 @@
-"""Build the bytes of an error response to a request that the server refuses before or instead of the application."""
+"""Build the bytes of the error response to a request that the server itself refuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ErrorRenderer = Callable[[GatherError, str, str], RenderedError]
 
 
 def raw_error_response(rendered: RenderedError, request_id: str, added: bytes = b"") -> bytes:
-    """Build a complete HTTP response, the last one on its connection. `added` contains additional header lines."""
+    """Build a complete HTTP response that closes its connection. `added` contains additional header lines."""
     return b"".join(
         (
             STATUS_LINE[rendered.status],

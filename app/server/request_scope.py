@@ -14,8 +14,7 @@ from app.settings import Settings
 
 
 def check_size(url: bytes, fields: Sequence[Field], settings: Settings) -> tuple[int, int | None]:
-    """Return the number of bytes in the target and fields, and the declared length of the body (None for a chunked
-    body).
+    """Return the number of bytes in the target and fields, and the declared body length (None for a chunked body).
 
     Raises header_too_large.
     """
@@ -90,7 +89,7 @@ def _split_target(url: bytes) -> _Target:
 def _with_host(fields: Sequence[Field], authority: bytes, version: str) -> list[Field]:
     """Replace the value of Host with the authority of the target (RFC 9112, 3.2.2).
 
-    The field is added only in HTTP/1.0, because HTTP/1.1 requires it anyway.
+    The field needs to be added only in HTTP/1.0, because HTTP/1.1 requires it anyway.
     """
     found = [(name, authority if name == b"host" else value) for name, value in fields]
     if version == "1.0" and all(name != b"host" for name, _ in found):

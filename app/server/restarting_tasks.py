@@ -20,10 +20,10 @@ Result = TypeVar("Result")
 
 
 class BackgroundTasks:
-    """The background tasks of a process. `failed` is called with the name of any task that raises an exception.
+    """The background tasks of a process. `failed` is called with the name of each task that raises an exception.
 
-    A failed task restarts after `first_pause` seconds. The pause doubles each time up to `longest_pause`, and is reset
-    once the task has run for that long.
+    A failed task restarts after `first_pause` seconds. The pause doubles with each failure, up to `longest_pause`, and
+    is reset after the task has run for `longest_pause` seconds.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class BackgroundTasks:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Run `function(*arguments)` in a thread. If it is canceled, it still waits until the thread has finished."""
+    """Run `function(*arguments)` in a thread. Waits until the thread has finished, even after a cancellation."""
     call = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:
         return await asyncio.shield(call)

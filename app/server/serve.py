@@ -1,12 +1,13 @@
-"""Run one process under uvicorn: its configuration, its startup, and a shutdown that loses no request (drain).
+"""Run one process under uvicorn: configure it, start it, and shut it down without losing any request (drain).
 
 On SIGTERM or SIGINT the shutdown takes these steps:
 
 1. /readyz returns 503, and every response has `Connection: close`, so that clients leave. New connections are still
-accepted for DRAIN_DELAY, so that load balancers have time to notice. 2. New connections are no longer accepted. Running
-requests are answered. An idle connection is closed once no request has arrived on it for QUIET_S; if it were closed
-immediately, as uvicorn does, its client might just be sending one. 3. After DRAIN_TIMEOUT, requests that are still
-running are cut off. The exit code is 0.
+   accepted for DRAIN_DELAY, so that load balancers have time to react.
+2. New connections are no longer accepted. Running requests are answered. An idle connection is closed when no request
+   has arrived on it for QUIET_S. uvicorn closes it immediately, but the client might be sending a request at that very
+   moment.
+3. After DRAIN_TIMEOUT, requests that are still running are cut off. The exit code is 0.
 
 A second signal ends the delay, and a second SIGINT also cuts off running requests. A service that cannot start, or
 cannot prepare its kernels, exits with 3.
@@ -50,8 +51,8 @@ _STEP_S: Final = 0.02
 class Server(uvicorn.Server):
     """uvicorn's server with the startup and the shutdown described in the module's docstring.
 
-    `exit_at` is the time when the shutdown delay ends, or None before a shutdown. `cut` means that running requests are
-    cut off, and `failed` means that the service could not prepare its kernels.
+    `exit_at` is the time when the shutdown delay ends, or None if no shutdown has begun. `cut` means that running
+    requests are to be cut off, and `failed` means that the service could not prepare its kernels.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Server(uvicorn.Server):
         return self.acceptor
 
     async def log_when_ready(self) -> None:
-        """Log that the service is ready, unless preparation fails or a shutdown begins first."""
+        """Log that the service is ready, unless preparation fails or a shutdown begins before that."""
         if await self.wait_until_prepared() and self.exit_at is None:
             log_ready(self.options, self.url)
 
@@ -126,7 +127,7 @@ class Server(uvicorn.Server):
             self.end_at_once(STARTUP_FAILURE)
 
     def listen(self) -> None:
-        """Let the kernel accept connections. Ends the process if another process got there first."""
+        """Let the kernel accept connections. Ends the process if another process is already listening."""
         try:
             listening_sockets.listen(self.listeners)
         except listening_sockets.CannotListen as problem:
@@ -169,7 +170,7 @@ class Server(uvicorn.Server):
         self.leave(self.options.settings.drain_delay)
 
     def leave(self, delay: float = 0.0) -> None:
-        """Make each response the last of its connection, and shut down after `delay` seconds."""
+        """Close each connection after its next response, and shut down after `delay` seconds."""
         if self.exit_at is not None:
             return
         Http1Connection.leaving = True
@@ -177,7 +178,7 @@ class Server(uvicorn.Server):
         self.should_exit = delay == 0
 
     def end_drain(self, *, cut: bool) -> None:
-        """End the shutdown delay and, with `cut`, also cut off running requests.
+        """End the shutdown delay. If `cut` is set, also cut off running requests.
 
         uvicorn's own handling would exit without performing its shutdown.
         """
@@ -219,17 +220,17 @@ class Server(uvicorn.Server):
         os._exit(code)
 
     def stop_listening(self) -> None:
-        """Stop accepting. Waiting connections are still accepted, unless other processes of the service remain."""
+        """Stop accepting connections. If no other process of the service remains, accept those in the backlog first."""
         if self.acceptor is not None:
             self.acceptor.stop(rest=self.application.readiness.draining)
 
     async def on_tick(self, counter: int) -> bool:
-        """Check for a shutdown; runs ten times a second. Returns whether to stop now."""
+        """Check for a shutdown. Runs ten times a second. Returns whether to stop now."""
         if self.exit_at is not None and monotonic() >= self.exit_at:
             self.should_exit = True
         if self.application.readiness.failed is not None:
-            # A service without kernels would refuse every request, so end the process; its supervisor can restart it or
-            # alert.
+            # A service without kernels would refuse every request, so end the process. Its supervisor can restart it or
+            # raise an alarm.
             self.failed = self.should_exit = True
         return await super().on_tick(counter)
 

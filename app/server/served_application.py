@@ -17,7 +17,7 @@ from app.telemetry.request_metrics import Metrics
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Options of the server. Requests for the paths in `always_answered` are answered beyond GATHERND_MAX_CONNECTIONS.
+    """Options of the server. Requests for the paths in `always_answered` are answered even at GATHERND_MAX_CONNECTIONS.
 
     `render_error` renders the responses to requests that the server itself refuses. `page_path` and `docs_path` are the
     paths of the pages that the log mentions.
@@ -56,7 +56,7 @@ class FurtherListener(Protocol):
 
 
 class ServedApplication(Protocol):
-    """The ASGI application, with the methods that its server calls. It adds its own metrics to `metrics`."""
+    """The ASGI application, including the methods that its server calls. It adds its own metrics to `metrics`."""
 
     background: BackgroundTasks
     further_listener: FurtherListener | None
@@ -78,5 +78,5 @@ class ServedApplication(Protocol):
         ...
 
     def release(self) -> None:
-        """Release what other processes wait for. Called if the process ends before the ASGI lifespan does."""
+        """Release what other processes are waiting for. Called if the process ends before the ASGI lifespan does."""
         ...

@@ -23,10 +23,10 @@ from app.settings import Settings
 
 
 class _WriteProgress(NamedTuple):
-    """The progress of a client in reading a response, as of the last check.
+    """A client's progress in reading a response, as of the last check.
 
-    Since `began`, the client has read from byte `first` of the response of `exchange` to byte `read`; it last made
-    progress at `moved`.
+    Since the time `began`, the client has read bytes `first` to `read` of the exchange's response. It last made
+    progress at the time `moved`.
     """
 
     exchange: HttpExchange | None
@@ -65,8 +65,9 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
 def _write_progress(connection: Http1Connection, now: float, before: _WriteProgress | None) -> _WriteProgress | None:
     """Return the client's progress in reading its response, or None if no response is waiting to be sent.
 
-    The number of bytes that the client has read is the number written, minus those still waiting here and in the
-    kernel. The kernel accepts more only once a large part of its buffer, possibly megabytes, is free.
+    The number of bytes that the client has read is the number written minus the number still waiting here and in the
+    kernel. The bytes in the kernel must be subtracted because the kernel does not accept more until a large part of its
+    buffer, possibly megabytes, is free.
     """
     left = connection.transport.get_write_buffer_size()
     if not left:
@@ -81,7 +82,7 @@ def _write_progress(connection: Http1Connection, now: float, before: _WriteProgr
 
 
 def _is_too_slow(progress: _WriteProgress, now: float, settings: Settings) -> bool:
-    """Return whether a client has stopped reading, or reads below the minimum rate."""
+    """Return whether a client has stopped reading or reads more slowly than the minimum rate."""
     late = now - progress.began - settings.answer_timeout
     too_little = late > 0 and progress.read - progress.first < late * settings.min_answer_rate
     return too_little or now - progress.moved > settings.answer_timeout
@@ -126,7 +127,7 @@ def _overdue_error(connection: Http1Connection, now: float) -> GatherError | Non
         return GatherError("deadline_exceeded", "the body had not arrived when the request's deadline passed")
     if connection.flow.read_paused:
         return None
-    resumed = connection.flow.resumed  # before that, the service had paused reading
+    resumed = connection.flow.resumed  # until then, the service had paused reading
     waited = now - max(began, resumed)
     if now - max(connection.last_received, resumed) > settings.body_timeout:
         return GatherError("request_timeout", f"the body paused for more than {settings.body_timeout:g} s")
@@ -137,7 +138,7 @@ def _overdue_error(connection: Http1Connection, now: float) -> GatherError | Non
 
 
 def _is_idle_too_long(connection: Http1Connection, now: float) -> bool:
-    """Return whether no request is in flight and none has arrived for too long.
+    """Return whether no request is in flight, and it has been too long since the last one arrived.
 
     If a request was answered before its whole body arrived, the rest is read and discarded for a while, so that the
     client reads the response instead of a reset.

@@ -1,10 +1,10 @@
 """Run several worker processes on one port: a parent starts them, replaces dead ones, and stops them together.
 
 As with uvicorn's `--workers`, the parent binds one listening socket, and newly started processes inherit it. With a
-socket per process (SO_REUSEPORT), the connections in the backlog of a process that ends would be lost. Forked processes
-(gunicorn) would share the state of numba and threads. uvicorn's own parent is not used because it lets a process accept
-connections before it can answer, notices a death only between pings that may take seconds, does not forward a drain,
-and stops everything when a replacement fails to start.
+socket for each process (SO_REUSEPORT), a process that ends would lose the connections in its backlog. Forked processes
+(gunicorn) would share the state of numba and threads. uvicorn's own parent is not used for four reasons: it lets a
+process accept connections before it can respond, it may take seconds to notice that a worker has died, it does not
+forward a drain, and it stops everything when a replacement fails to start.
 
 Parent and worker (`app.server.worker_process`) exchange single bytes over a socket pair:
 
@@ -13,18 +13,18 @@ Parent and worker (`app.server.worker_process`) exchange single bytes over a soc
                      d  drain and end      l  leave: others carry on                       a  taking connections
                      h  end the delay      c  cut off what runs
 
-The end of the stream means that the other process has ended. So the parent notices immediately when a worker dies, and
-workers whose parent has died finish their requests and exit.
+The end of the stream means that the other process has ended. The parent therefore notices immediately when a worker
+dies, and workers whose parent has died finish their requests and exit.
 
-At startup, the first worker accepts connections immediately, to answer /livez, and compiles the kernels for all. The
-other workers wait for it. When all are warm, they all accept connections, and /readyz returns 200. From then on, no
-request reaches a worker that is not ready, so responses do not depend on the worker. If a worker fails at this stage,
-the parent exits with 3.
+At startup, the first worker accepts connections immediately, so that /livez responds, and compiles the kernels for all
+workers. The others wait for it. When all workers have warmed up, they accept connections, and /readyz returns 200. From
+then on, only workers that are ready get requests, so responses do not depend on the worker. If a worker fails during
+startup, the parent exits with 3.
 
-After startup, the remaining workers keep serving, and the parent retries a failed start after a pause. If no worker is
-left, the port refuses connections instead of letting clients wait. After GIVE_UP_AFTER consecutive failures, the parent
-exits with 3 and leaves the decision to its own supervisor. A worker reads its settings from a file in memory
-(`WorkerStart`).
+If a worker dies after startup, the remaining workers keep serving. If its replacement fails to start, the parent tries
+again after a pause. If no worker is left, the port refuses connections instead of letting clients wait. After
+GIVE_UP_AFTER consecutive failures, the parent exits with 3 and leaves the decision to its own supervisor. A worker
+reads its settings from a file in memory (`WorkerStart`).
 
 The module is long because the reaction to each event (a report, a death, a signal, a check of the clock) depends on the
 state of all workers.
@@ -104,7 +104,7 @@ class Worker:
             self.channel.send(letter)
 
     def send_accept(self) -> None:
-        """Tell the worker to accept connections. It may already have some by the time its confirmation is read."""
+        """Tell the worker to accept connections. It may accept some before its confirmation is read."""
         self.told_to_accept = True
         self.send(b"a")
 
@@ -117,7 +117,7 @@ class Worker:
 class Supervisor:
     """The parent process.
 
-    A worker runs the Python source `program` with the descriptor of its `WorkerStart` as its argument.
+    Each worker runs the Python source `program`, with the descriptor of its `WorkerStart` as the argument.
 
     `WorkerStart` passes on `settings`, `store_token` and the current contents of the `watchers`' files.
     """
@@ -381,8 +381,8 @@ class Supervisor:
             elif worker.accepting_since is None:
                 overdue = now - worker.born > START_S
             else:
-                # The time is counted in checks, not seconds, so that no worker appears to hang after the whole machine
-                # was suspended.
+                # The time is counted in checks, not seconds. Otherwise, workers would appear to hang after the whole
+                # machine was suspended.
                 beat = self._group.slots[worker.slot].header[SlotHeader.HEARTBEAT]
                 worker.looks_without_beat = worker.looks_without_beat + 1 if beat == worker.last_beat else 0
                 worker.last_beat = beat
@@ -426,7 +426,7 @@ class Supervisor:
 def _watch(watcher: FileWatcher[Any]) -> None:
     """Reload files whenever they change, as the workers do.
 
-    A worker that starts while a file is broken then gets the contents that the others use, without keys that have been
+    If a worker starts while a file is broken, it gets the contents that the others use, without keys that have been
     removed. This runs in a thread because file systems may hang. Unexpected errors are logged, and watching continues.
     """
     while True:

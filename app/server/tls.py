@@ -1,10 +1,11 @@
-"""TLS: the context for accepting connections, and files that are renewed while the service runs.
+"""TLS: the context for accepting connections, and the reloading of files that are renewed while the service is running.
 
-Every new handshake uses the files as last read. If they cannot be used (for example a certificate and key that do not
-match while one of them is being replaced), the last good ones stay in use.
+Every new handshake uses the files as last read. If they cannot be used, the last good ones stay in use. For example,
+the certificate and the key do not match while one of them is being replaced.
 
-A renewed pair gets a new context. OpenSSL keeps one pair for each kind of key, RSA and elliptic curves. In the old
-context, a pair of the other kind would remain available to clients that prefer it.
+A renewed pair of certificate and key gets a new context. A context can hold one pair for each kind of key (RSA and
+elliptic curves). If a renewal changed the kind of key, the old pair would stay in the old context, and clients that
+prefer it would get it.
 
 Python's ssl module returns the expiry only for a peer's certificate, so `expiry` parses the DER. A certificate begins
 (RFC 5280, 4.1) with
@@ -81,7 +82,7 @@ class Tls:
     The key may be in the certificate's file. Supports TLS 1.2 and later. `context` is for the next connection; renewed
     files replace it. Raises BadTls.
 
-    A worker that starts while the files cannot be used takes their contents from `last_good`, which its parent read
+    If the files cannot be used when a worker starts, the worker uses the contents in `last_good`, which its parent read
     earlier.
     """
 
@@ -97,7 +98,7 @@ class Tls:
 
     @property
     def expiry(self) -> float:
-        """Earliest expiry of the current certificate and its chain, in seconds since 1970."""
+        """The earliest expiry of the current certificate and its chain, in seconds since 1970."""
         return self._in_force.expiry
 
     def pem(self) -> Pem:
@@ -155,8 +156,8 @@ class Tls:
                 paths = [
                     opened.enter_context(memory_file(found[path])) for path in (files.certificate, files.key) if path
                 ]
-                # The password is passed as a function, because OpenSSL would otherwise prompt for the password of an
-                # encrypted key.
+                # The password is passed as a function. Otherwise, OpenSSL would prompt for the password of an encrypted
+                # key.
                 context.load_cert_chain(paths[0], paths[1] if len(paths) > 1 else None, lambda: password)
         except (OSError, ValueError) as error:
             names = " and ".join(path.name for path in (files.certificate, files.key) if path)

@@ -34,7 +34,7 @@ _KEEP: Final = -1
 
 @dataclass(frozen=True)
 class Permissions:
-    """Mode of a socket's file, and its owner as `user`, `user:group` or `:group`; None keeps the process's owner."""
+    """A socket file's mode, and its owner as `user`, `user:group` or `:group`. None keeps the process's owner."""
 
     mode: int
     owner: str | None
@@ -66,9 +66,9 @@ class UnixSocket:
             self._folder = Path(tempfile.mkdtemp(prefix=".gathernd-", dir=self.path.parent))
         except OSError as error:
             raise self._refusal(error.strerror or "the folder cannot be written to") from None
-        # The path through the descriptor is short even if the folder's is long. The descriptor stays open until the
-        # process ends, because gRPC removes its socket's file when its server ends. By then, there is no file at this
-        # address.
+        # The path through the descriptor is short even if the folder's path is long. The descriptor stays open until
+        # the process ends, because gRPC removes the file at its socket's address when its server ends. By that time,
+        # there is no file at this address.
         self._folder_fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -118,7 +118,7 @@ class UnixSocket:
         self._placed = found.st_dev, found.st_ino
 
     def remove(self) -> None:
-        """Remove the socket's file, unless another has replaced it, and the leftovers of a failed attempt."""
+        """Remove the socket's file, unless it has been replaced, and the leftovers of any failed attempt."""
         with suppress(OSError), self._lock_folder():
             found = self.path.lstat()
             if (found.st_dev, found.st_ino) == self._placed:

@@ -27,10 +27,10 @@ logger = logging.getLogger("gathernd")
 class WorkerStart:
     """The data that a worker process receives from its parent.
 
-    It is passed in a file in memory, because arguments and environment variables have size limits. `listeners`,
+    The data is passed in a file in memory, because arguments and environment variables have size limits. `listeners`,
     `channel` and `counters` are file descriptors, and `slot` is the worker's slot in the counters. The rest is for the
     program that creates the application: all settings (the environment is ignored), the token that opens the store,
-    gRPC's addresses, and the last good key files, TLS files and files of a router.
+    gRPC's addresses, and the last good contents of the key files, the TLS files and a router's files.
     """
 
     settings: dict[str, Any]
@@ -147,9 +147,7 @@ class WorkerServer(Server):
             self._beating.cancel()
 
     async def _show_heartbeat(self) -> None:
-        """Show the parent that this worker's event loop is running, from startup until its last request has
-        finished.
-        """
+        """Show the parent that this worker's event loop is running, until the last request has finished."""
         while True:
             await asyncio.sleep(_BEAT_S)
             self._counters.header[SlotHeader.HEARTBEAT] += 1

@@ -58,7 +58,7 @@ def equal_keys(
     offsets: Address, step: int, keys: Address, size: int, row: int,
     other_offsets: Address, other_step: int, other_keys: Address, other_size: int, other: int,
 ) -> bool:  # fmt: skip
-    """Return whether two rows of two columns of the same type have equal keys. A torn key equals no other key."""
+    """Return whether two rows, of two columns of the same type, have equal keys. A torn key equals no other key."""
     if step == 0:
         return load_u64(keys + 8 * row) == load_u64(other_keys + 8 * other)
     return _equal_strings(

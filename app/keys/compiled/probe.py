@@ -1,8 +1,8 @@
 """Read and change the buckets of a key index in compiled code; see `app.keys.probe`.
 
-A search waits for memory three times: for the bucket, for the key of the row in its entry, and for the bytes of a
-string. A search therefore processes BLOCK keys together, step by step. Each step prefetches the memory for the next
-step, so the waits of a block overlap.
+Looking up a key waits for memory three times: for the bucket, for the key of the row in its entry, and for the bytes of
+a string. A search therefore processes BLOCK keys together, step by step. Each step prefetches the memory for the next
+step, so the waits for the keys of a block overlap.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _fill_hole(
     index: Address, count: int, low: int, high: int, offsets: Address, step: int, keys: Address, size: int, rows: int,
     hole: Address, hole_bucket: int,
 ) -> None:  # fmt: skip
-    """Fill a free entry with the nearest entry that passed it on its way, and repeat for the entry that this frees."""
+    """Fill a free entry with the nearest entry that was pushed past it, and repeat for the entry that this frees."""
     at = hole_bucket
     for _ in range(min(count, MOST_PROBES) - 1):
         if load_u64(_bucket(index, at)) == 0:

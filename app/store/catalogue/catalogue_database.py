@@ -70,7 +70,7 @@ class Catalogue:
         self._idle: deque[sqlite3.Connection] = deque()
 
     def create(self, contents: CatalogueContents = EMPTY) -> None:
-        """Durably create the database with these contents, replacing any existing database."""
+        """Durably create the database from `contents`, replacing any existing database."""
         for name in FILES:
             disk_writes.unlink(self.path.with_name(name))
         os.close(disk_writes.create(self.path))

@@ -39,7 +39,7 @@ class KeyedUpload(Upload):
     """An upload of a keyed table in progress: first the bytes of all keys, then those of the rows.
 
     String keys are sent as their offsets, int64[n + 1], followed by their UTF-8 bytes. If `rows` is given, the caller
-    writes only the keys; once all keys have arrived, `rows` is called to get the rows.
+    writes only the keys. After all keys have arrived, `rows` is called to get the rows.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class _KeyFile(Upload):
             )
 
     def column(self) -> KeyColumn:
-        """Return the keys, once all have arrived."""
+        """Return the keys. Call this after all of them have arrived."""
         size = PAGE + self.layout.size
         mapping = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         return self.layout.column(mapping, self._of.count)

@@ -196,7 +196,7 @@ class ReplicatedCopy:
         writable.set_words({HeaderWord.UNSETTLED: min(after, writable.words[HeaderWord.UNSETTLED])})
 
     def settle(self) -> None:
-        """Allow reads of the content: the primary has reported that no record beyond those applied here is committed."""
+        """Allow reads of the content: the primary has reported that all committed records have been applied here."""
         if not is_settled(self.writable.words):
             self.writable.set_words({HeaderWord.UNSETTLED: self.writable.applied})
         self.confirm()

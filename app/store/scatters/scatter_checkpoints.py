@@ -185,7 +185,7 @@ class Checkpoints:
             self.empty_log(writable)
 
     def empty_log(self, writable: WritableTensor) -> None:
-        """Remove the log of a version's content once the content and the log's keys are durable. Raises OSError.
+        """Remove the log of a version after the content and the log's keys have become durable. Raises OSError.
 
         The tail stays in the log.
         """

@@ -1,4 +1,4 @@
-"""The redo log of a tensor that scatters change. A scatter is acknowledged once its record is durable in the log.
+"""The redo log of a tensor that scatters change. A scatter is acknowledged when its record is durable in the log.
 
 A record contains the new values of the changed rows, not the amounts that were added. A record can therefore be
 replayed safely any number of times, whether the content already has all, some or none of its changes. A record also
