@@ -100,7 +100,7 @@ def test_two_services_do_not_share_a_port(start_grpc: StartGrpc, tmp_path: Path)
         command = [GATHERND, "serve", "--port", "0", "--grpc-port", str(server.port), "--store-dir", str(store)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 1, done
-        assert "another program has the port; GATHERND_GRPC_PORT" in done.stderr
+        assert "another program is using the port; GATHERND_GRPC_PORT" in done.stderr
         assert not store.exists()
         assert works(server.address, None)
 
