@@ -20,7 +20,7 @@ from app.tensors.tensor_name import check_new_name, split_reference
 
 @dataclass(frozen=True, slots=True)
 class AliasMove:
-    """A request to point an alias to the version `target` (`NAME@7`), if the conditions hold for the alias.
+    """A request to point an alias to the version `target` (`NAME@7`) if the alias meets the conditions.
 
     `pointer` and `target_pointer` locate the alias and the target in the request.
     """
@@ -47,11 +47,11 @@ def find_alias(own: NameRecord[Version], names: Iterable[str]) -> Alias:
 def move_aliases(
     moves: Sequence[AliasMove], record_of: Callable[[str], NameRecord[Version]], now: int, etags: Sequence[str]
 ) -> list[tuple[Alias, bool]]:
-    """Create or move aliases, all or none. Returns each alias and whether it is new.
+    """Create or move all of these aliases, or none of them. Returns each alias and whether it is new.
 
     An alias may occur in only one move. `record_of` returns the record of a name, and `etags` holds a new ETag for each
-    move. An alias that already points to its version stays unchanged. Raises invalid_field, tensor_not_found for a
-    target, name_conflict and precondition_failed.
+    move. An alias that already points to its version stays unchanged. Raises invalid_field, name_conflict,
+    precondition_failed, and tensor_not_found if a target does not exist.
     """
     for move in moves:
         check_new_name(move.alias, move.pointer)

@@ -1,4 +1,4 @@
-"""Conditions on ETags: a change is made only if its target still has an ETag that the caller knows."""
+"""Conditions on ETags: a change is made only if the ETag of its target is one that the caller expects."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from app.errors import GatherError
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """If-Match and If-None-Match: the ETags they list, ("*",) for any ETag, or None if the field was not sent.
+    """If-Match and If-None-Match. Each holds the ETags in the field, ("*",) for any ETag, or None if the field was not
+    sent.
 
-    `pointer` locates the conditions if they are members of a body. It is None for header fields.
+    If the conditions are members of a body, `pointer` is their location; for header fields, it is None.
     """
 
     match: tuple[str, ...] | None = None
@@ -45,7 +46,7 @@ class Conditions:
             )
 
     def _field_for(self, etag: str) -> str:
-        """Return the header field or member with which a caller can require this ETag."""
+        """Return the header field or member that a caller can use to require this ETag."""
         return f"'If-Match: {etag}'" if self.pointer is None else f'"if_match": {orjson.dumps(etag).decode()}'
 
 

@@ -54,7 +54,7 @@ def unknown_reference(own: NameRecord[Version], reference: str, pointer: str, na
 
 
 def name_conflict(name: str, *, is_alias: bool, pointer: str = "/name") -> GatherError:
-    """Return name_conflict for an alias used as a tensor, or a tensor used as an alias."""
+    """Return name_conflict for an alias that was used as a tensor, or the reverse."""
     if is_alias:
         hint = f"Use another name for the tensor, or move or remove the alias at /aliases/{name}."
     else:

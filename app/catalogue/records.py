@@ -1,4 +1,4 @@
-"""The records to which the rules for names apply: the versions of a name, and aliases."""
+"""The records that the rules for names work on: the versions of a name, and aliases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Version(Protocol):
-    """One version of a name: a file of a store, or segments on the shards of a cluster."""
+    """One version of a name: a file in a store, or segments on the shards of a cluster."""
 
     @property
     def number(self) -> int:
@@ -41,7 +41,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class NameRecord(Generic[Version_co]):
-    """Everything that a name refers to at one moment: versions or an alias.
+    """Everything that a name refers to at one moment: either versions or an alias.
 
     `versions` are the kept versions, oldest first. `aliases` are the aliases that point to one of them, sorted by name.
     `alias` is the alias with this name, if any.

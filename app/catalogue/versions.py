@@ -1,6 +1,4 @@
-"""The rules for versions: which number is next, which versions a new one supersedes, and which versions may be
-removed.
-"""
+"""The rules for versions: the next number, which versions a new one supersedes, and which ones may be removed."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def next_number(last: int | None, floor: int) -> int:
 
 
 def select_surplus(own: NameRecord[AnyVersion], keep: int) -> Sequence[AnyVersion]:
-    """Return the versions to remove so that the `keep` newest remain, counting the new one.
+    """Return the versions to remove so that the `keep` newest ones remain, including the new one.
 
     Versions with aliases are kept.
     """

@@ -1,4 +1,4 @@
-"""Resolve the host of an import's URL and check that every address may be connected to.
+"""Resolve the host of an import's URL and check that the service may connect to every address.
 
 Public addresses are allowed, and so are the networks listed in a matching prefix. Each host name is resolved once per
 connection, and the connection uses one of the checked addresses.
@@ -60,7 +60,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_allowed(address: Address, networks: Iterable[Network]) -> bool:
-    """Return whether an import may connect to an address: it is public, or it is in one of the networks."""
+    """Return whether an import may connect to an address: one that is public or in one of the networks."""
     if is_public(address):
         return True
     if isinstance(address, IPv6Address) and address in _MAPPED:
@@ -69,7 +69,7 @@ def is_allowed(address: Address, networks: Iterable[Network]) -> bool:
 
 
 async def checked_addresses(url: SourceUrl, prefixes: Iterable[Prefix]) -> list[Address]:
-    """Resolve the URL's host and return its addresses, all of them checked.
+    """Resolve the URL's host, check all addresses, and return them.
 
     `prefixes` are the prefixes that cover the URL. Raises SourceFailed if any address is not allowed, and Interrupted
     if the name cannot be resolved.

@@ -1,4 +1,4 @@
-"""Read sources at file://: regular files inside an allowed folder, after links are resolved."""
+"""Read sources at file://: regular files that are inside an allowed folder after resolving links."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class FileSource:
 
     def _open_checked(self) -> bytes:
         try:
-            # Open with O_PATH first: it reads nothing and never blocks, whatever kind of file this is. The descriptor
-            # gives the real path, so a link that is changed meanwhile has no effect.
+            # Open with O_PATH first, which reads nothing and never blocks, whatever kind of file this is. The real path
+            # comes from the descriptor, so it does not matter if a link is changed in the meantime.
             place = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
             try:
                 found = os.fstat(place)
@@ -102,6 +102,6 @@ def _read(file: FileIO, identity: tuple[int, ...], begin: int, end: int) -> byte
 
 
 def _is_below(real: str, folder: str) -> bool:
-    """Return whether a file's resolved path is inside an allowed folder, whose links are resolved first."""
+    """Return whether a file's resolved path is inside an allowed folder. The folder's links are resolved first."""
     root = os.path.realpath(folder)
     return Path(real).is_relative_to(root)

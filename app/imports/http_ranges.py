@@ -1,8 +1,8 @@
 """Read a file over HTTP in ranges.
 
-A broken connection is resumed, every range is checked to come from the same version of the file, and the time is
-bounded. A server that does not support ranges sends the whole file in its first response; that response is then read
-once, in order.
+Reading resumes after a broken connection, every range is checked to come from the same version of the file, and the
+time is limited. If a server does not support ranges, it sends the whole file in its first response; in that case, the
+file is read from that response, in order.
 
 The subclasses in `https_source` and `s3_source` decide how and where requests are sent.
 """
@@ -64,7 +64,7 @@ class HttpRanges(ABC):
     async def _ask(self, stack: AsyncExitStack, headers: dict[str, str]) -> httpx.Response:
         """Send a GET with these header fields.
 
-        Returns the response, which has status 200, 206, 412 or 416 and whose body has not been read yet.
+        Returns the response before its body is read. The status is 200, 206, 412 or 416.
 
         Header fields of requests and responses are encoded with the codec FIELDS. Raises Interrupted and SourceFailed.
         """
@@ -175,9 +175,7 @@ class HttpRanges(ABC):
         return answer
 
     def _check(self, answer: httpx.Response, begin: int, end: int) -> None:
-        """Raise SourceFailed unless a response has the requested range, from the same version of the file as the first
-        response.
-        """
+        """Raise SourceFailed unless a response has the requested range, taken from the first response's version."""
         if answer.status_code in (200, 412, 416):
             raise SourceFailed(CHANGED)
         if _range_of(answer) != (begin, end, self.size) or validators_of(answer) != self._validators:
@@ -192,7 +190,7 @@ class _Attempts:
         self._failures = 0
 
     def progress(self) -> None:
-        """Reset the count, because bytes arrived."""
+        """Reset the count because bytes have arrived."""
         self._failures = 0
 
     async def wait_for_retry(self, failure: Interrupted) -> None:
@@ -205,9 +203,9 @@ class _Attempts:
 
 
 def client(*, tls: bool, of_environment: bool = False) -> httpx.AsyncClient:
-    """Create an HTTP client that follows no redirects and stores no cookies.
+    """Create an HTTP client that does not follow redirects or store cookies.
 
-    With `of_environment`, it uses the proxies set in the environment.
+    If `of_environment` is set, the client uses the proxies set in the environment.
     """
     return httpx.AsyncClient(
         trust_env=of_environment,
@@ -241,9 +239,7 @@ def _range_of(answer: httpx.Response) -> tuple[int, int, int]:
 
 
 def validators_of(answer: httpx.Response) -> dict[str, str]:
-    """Return the fields that identify the version of the file: a strong ETag, or else the modification time and a weak
-    ETag.
-    """
+    """Return the fields that identify the file's version: a strong ETag, or else modification time and weak ETag."""
     etag = answer.headers.get("etag")
     if etag is not None and not etag.startswith("W/"):
         return {"etag": etag}
@@ -252,9 +248,7 @@ def validators_of(answer: httpx.Response) -> dict[str, str]:
 
 
 def _checksum_of(answer: httpx.Response) -> Checksum | None:
-    """Return the checksum of the whole file from a response, given as in RFC 9530, in its predecessor Digest, or in
-    S3's own field.
-    """
+    """Return a whole file's checksum from a response, in an RFC 9530 field, the older Digest, or S3's own field."""
     for name in ("repr-digest", "digest"):
         match = _SHA256.search(answer.headers.get(name, ""))
         if match is not None:

@@ -1,8 +1,8 @@
 """Read sources at https:// and http://, from checked addresses only.
 
-This module resolves the host name, checks its addresses and sends the request to one of them, with the name in Host and
-in TLS. The name therefore cannot resolve to another address between the check and the connection. Redirects are also
-followed here, and each target is checked like the first URL. Credentials, cookies, and proxies from the environment are
+This module resolves the host name, checks its addresses, and sends the request to one of them, using the name in Host
+and in TLS. The name therefore cannot resolve to another address between the check and the connection. This module also
+follows redirects, checking each target like the first URL. Credentials, cookies, and proxies from the environment are
 not used.
 """
 
@@ -53,7 +53,7 @@ class HttpsSource(HttpRanges):
                 )
             if status not in (200, 206, 412, 416):
                 if start != self._first:
-                    self._url = self._first  # the target of a redirect has expired
+                    self._url = self._first  # the redirect target has expired
                     raise Interrupted(f"the server responded with {status}")
                 raise SourceFailed(f"the server responded with {status}")
             self._url = url
@@ -96,8 +96,8 @@ class HttpsSource(HttpRanges):
 class _Host:
     """The connections to one host name, made only to checked addresses.
 
-    Host names do not share connections, so a connection whose certificate was checked for another name at the same
-    address is never reused.
+    Host names do not share connections. A connection is therefore never reused for another name at the same address,
+    for which its certificate was not checked.
     """
 
     def __init__(self, url: SourceUrl) -> None:
@@ -118,7 +118,7 @@ class _Host:
         )
 
     def forget_address(self) -> None:
-        """Drop the current address, which could not be reached; the next request uses another or resolves the name
+        """Drop the current address after it could not be reached. The next request uses another or resolves the name
         again.
         """
         del self._addresses[:1]

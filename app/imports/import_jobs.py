@@ -1,9 +1,9 @@
 """Run imports on an event loop in a separate thread.
 
 `ImportJobs.begin` opens the source and reads its header, so that a client learns of errors in the source immediately.
-It then begins the upload in the store, which checks quota and disk, and writes the record. In the background, the
-import reads, checks, hashes and writes the bytes like those of an upload, and then commits. Nothing is visible before
-the commit.
+It then begins an upload in the store, which checks the quota and the disk, and writes the record. In the background,
+the import then reads, checks, hashes and writes the bytes, as for an upload, and commits. Nothing is visible before the
+commit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOOK_S: Final = 0.5
 
 
 class ImportJobs:
-    """The imports of this process, at most `at_once` concurrently, into `tensors` (default: `store`).
+    """This process's imports into `tensors` (default: `store`), at most `at_once` of them concurrently.
 
     Their records are kept in `store`. `count` is called with the final state and the byte count of each import.
     """
@@ -70,9 +70,9 @@ class ImportJobs:
     async def begin(self, request: ImportSpec, caller: Caller | None = None) -> ImportRecord:
         """Begin an import and return its record; the import continues in the background.
 
-        When the import ends, the log line says who `caller` is.
+        When the import ends, a log line identifies `caller`.
 
-        Raises import_failed, invalid_field at /tensor and /keys, overloaded, payload_too_large, limit_exceeded,
+        Raises import_failed, invalid_field (at /tensor or /keys), overloaded, payload_too_large, limit_exceeded,
         insufficient_storage and name_conflict.
         """
         if self._closing or not self._free.acquire(blocking=False):
@@ -156,7 +156,7 @@ class ImportJobs:
         )
 
     async def _run_in_disk_thread(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread and wait until it ends, even if this coroutine is canceled repeatedly."""
+        """Run `work` in a thread, and wait until it ends even if this coroutine is canceled repeatedly."""
         working = asyncio.get_running_loop().run_in_executor(self._disk, work)
         cancelled: asyncio.CancelledError | None = None
         while not working.done():
@@ -215,7 +215,7 @@ class ImportJobs:
             )
 
     async def _read(self, steps: ImportSteps, source: Source) -> None:
-        """Read the items (here, or in the shards of a cluster), write them, and commit."""
+        """Read the items (here or in the shards of a cluster), write them, and commit."""
         if not (steps.is_pulled and await self._let_shards_pull(steps, source)):
             await self._read_here(steps, source)
         await self._run_in_disk_thread(lambda: steps.commit(self._tensors))
@@ -223,8 +223,7 @@ class ImportJobs:
     async def _let_shards_pull(self, steps: ImportSteps, source: Source) -> bool:
         """Have the shards read the items.
 
-        Returns False if they cannot. In that case, the upload has been started again, so that the items can be read
-        here.
+        Returns False if they cannot. In that case, the upload has been restarted so that the items can be read here.
         """
         try:
             while await self._run_in_disk_thread(steps.take_pulled):
@@ -248,7 +247,7 @@ class ImportJobs:
                 await reading.aclose()
 
     async def _watch(self, steps: ImportSteps, task: asyncio.Task[Any] | None) -> None:
-        """Store the progress of an import regularly, and cancel the import if a request demands it."""
+        """Store the progress of an import regularly, and stop the import if a request has canceled it."""
         told = -1
         while True:
             await asyncio.sleep(_LOOK_S)

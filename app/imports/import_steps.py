@@ -1,4 +1,4 @@
-"""The steps of one import: its record and its upload, from beginning to end. All methods do blocking I/O."""
+"""The steps of one import, from beginning to end: its record and its upload. All methods do blocking I/O."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from app.tensors.little_endian_items import bounded_product
 
 @dataclass(frozen=True, slots=True)
 class ImportSpec:
-    """An import request: `tensor` of the file at `url` becomes the next version of tensor `name`.
+    """An import request: `tensor` in the file at `url` becomes the next version of tensor `name`.
 
-    `keys` is the name of the tensor in the file that holds the keys of the rows.
+    `keys` is the name of the tensor in that file that holds the row keys.
     """
 
     name: str
@@ -40,7 +40,7 @@ class ImportSpec:
 
 
 class ImportSteps:
-    """A running import. `found` locates its tensor in a source of `size` bytes with this checksum."""
+    """A running import. `found` locates its tensor in the source, which has `size` bytes and this checksum."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ImportSteps:
         return sum(end - begin for begin, end in self.key_spans)
 
     def enter(self, store: LocalStore, tensors: TensorStore | None = None) -> None:
-        """Begin the upload into `tensors` (default: `store`), and enter the record in `store`.
+        """Begin the upload into `tensors` (default: `store`), and insert the record into `store`.
 
         Raises SourceFailed, name_conflict, limit_exceeded and insufficient_storage.
         """
@@ -116,7 +116,7 @@ class ImportSteps:
         return self._upload is not None and self._upload.is_pulled
 
     def take_pulled(self) -> bool:
-        """Process the next bytes from the shards. Returns whether more are to come. May raise the upload's errors."""
+        """Process the next bytes from the shards. Returns whether more will follow. May raise the upload's errors."""
         assert self._upload is not None
         with storage_errors():
             piece = self._upload.take_pulled()
@@ -126,7 +126,7 @@ class ImportSteps:
         return self.done < self.span[1] - self.span[0]
 
     def restart(self, tensors: TensorStore) -> None:
-        """Discard what the shards have read and begin a new upload for `take`. May raise the errors of `enter`."""
+        """Discard what the shards have read, and begin a new upload for `take`. May raise the errors of `enter`."""
         assert self._upload is not None
         spec = self._upload.spec
         self._upload.abandon()
@@ -149,7 +149,7 @@ class ImportSteps:
         return self._running.record_progress(done)
 
     def should_continue(self) -> bool:
-        """Return whether the import should continue, that is, whether no request has canceled it."""
+        """Return whether to continue, or False if a request has canceled the import."""
         return self._running is None or self._running.should_continue()
 
     def commit(self, tensors: TensorStore) -> None:
@@ -172,7 +172,7 @@ class ImportSteps:
         self._end(state="failed", error=ImportFailure(error.code, error.detail, error.hint, dict(error.facts)))
 
     def stop(self, *, closing: bool) -> None:
-        """End the import because a request or the service's shutdown demands it. Does nothing after the commit."""
+        """End the import, which was canceled by a request or by the shutdown. Does nothing after the commit."""
         if closing:
             url = self._request.url.shown
             self.fail(import_failed(url, "the service was stopped in the meantime", "Send the request again."))

@@ -21,8 +21,8 @@ written.
 
 def source_of(url: SourceUrl, allowed: AllowedSources) -> Source:
     """Create the source for a URL. It is not opened yet."""
-    # These are imported here because third-party libraries cost time and memory that a service without imports does not
-    # need.
+    # Import these modules here, because their third-party libraries cost time and memory and are not needed without
+    # imports.
     if url.scheme == "file":
         return FileSource(url, allowed)
     if url.scheme == "s3":
@@ -35,7 +35,7 @@ def source_of(url: SourceUrl, allowed: AllowedSources) -> Source:
 
 
 async def pieces(source: Source, begin: int, end: int) -> AsyncGenerator[Buffer, None]:
-    """Yield the bytes from `begin` up to `end` in order, while the next pieces are already being requested.
+    """Yield the bytes from `begin` up to `end` in order, requesting the next pieces ahead of time.
 
     Raises SourceFailed.
     """

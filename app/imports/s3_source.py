@@ -53,7 +53,7 @@ class S3Source(HttpRanges):
             ) from None
         self._library: Any = obstore
         self._key = url.path[1:]
-        # The library always signs and needs keys to do so, even when the signature is not used.
+        # The library always signs, and needs keys for that even when the signature is not used.
         self._is_signed = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("1", "true", "on", "yes", "y")
         is_http = endpoint is not None and endpoint.startswith("http://")
         options: dict[str, Any] = {
@@ -85,7 +85,7 @@ class S3Source(HttpRanges):
         return head
 
     async def _read_metadata(self) -> tuple[int, str | None, Checksum | None]:
-        """Return the object's size, its ETag if that is strong, and its checksum if the service provides one."""
+        """Return the object's size, its ETag if it is strong, and its checksum if the service provides one."""
         async with AsyncExitStack() as stack:
             answer = await self._send(stack, "HEAD", {"x-amz-checksum-mode": "ENABLED"})
             if answer.status_code in (400, 403):  # the checksum field is not signed, and some services refuse that

@@ -1,4 +1,4 @@
-"""The interface of a source, and its errors. All bytes read from an open source come from one version of it."""
+"""The interface of a source, and its errors. All bytes read from an open source come from one version of the file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Checksum:
 class Source(Protocol):
     """A file of bytes. All methods except `close` may raise SourceFailed; `read` and `open` retry first.
 
-    `size` is None after `open` if the server does not report it; in that case, the code that reads the header sets it.
+    If the server does not report the size, `size` is None after `open`, and the code that reads the header sets it.
     """
 
     size: int | None
@@ -45,7 +45,7 @@ class Source(Protocol):
     async def read(self, begin: int, end: int) -> Buffer:
         """Return the bytes from `begin` up to `end` of the version that `open` found.
 
-        Spans are requested in ascending order, except for the bytes of a header.
+        Callers request spans in ascending order, except for the bytes of a header.
         """
 
     async def close(self) -> Any:
@@ -53,7 +53,7 @@ class Source(Protocol):
 
 
 class SourceFailed(Exception):
-    """The source cannot be imported. The message says why, without URL queries, credentials or addresses."""
+    """The source cannot be imported. The message says why, but never includes URL queries, credentials or addresses."""
 
     def __init__(self, why: str, hint: str | None = None) -> None:
         super().__init__(why)

@@ -49,7 +49,7 @@ class BadUrl(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SourceUrl:
-    """A URL. `host` is a name or address in lowercase (the bucket for s3, "" for file); `port` is 0 if there is none.
+    """A URL. `host` is a name or address in lowercase (for s3, the bucket; for file, ""). `port` is 0 if there is none.
 
     `path` begins with a slash; its escapes are kept for http and https, and decoded for file. `query` includes the
     question mark.
@@ -149,9 +149,9 @@ def _check_path(scheme: str, path: str) -> None:
 
 
 def _decode_fully(path: str) -> str:
-    """Decode all escapes in a path, even repeated ones, and replace look-alikes of dots and slashes.
+    """Decode all escapes in a path, even escaped escapes, and replace look-alikes of dots and slashes.
 
-    Some servers and file systems read a path this way. S3 keys, however, are signed unchanged.
+    Some servers and file systems interpret paths this way. S3 keys, however, are signed unchanged.
     """
     while (decoded := unquote(path)) != path:
         path = decoded
@@ -200,7 +200,7 @@ class Prefix:
     networks: tuple[Network, ...] = ()
 
     def covers(self, url: SourceUrl) -> bool:
-        """Return whether a URL begins with this prefix, compared by whole segments."""
+        """Return whether a URL begins with this prefix, comparing whole segments."""
         own = self.url
         if (own.scheme, own.host, own.port) != (url.scheme, url.host, url.port):
             return False

@@ -31,9 +31,9 @@ _UNSOUND_HINT: Final = (
 class Found:
     """A tensor in a source: its type and shape, and the span of its items.
 
-    `head` holds the bytes before the items if the source contains nothing else; a checksum of the whole file can then
-    be verified. If the rows' keys were requested, `start.keys` describes them, and `key_spans` are their spans, which
-    precede the items.
+    If the source contains nothing but this tensor, `head` holds the bytes before the items, so that a checksum of the
+    whole file can be verified. If row keys were requested, `start.keys` describes them, and `key_spans` lists their
+    spans, which precede the items.
     """
 
     start: Start
@@ -48,9 +48,9 @@ async def find_tensor(
 ) -> Found:
     """Find the tensor with this name, or the only tensor if `tensor` is None.
 
-    `head` holds the first bytes of the source; `keys` is the name of the tensor that holds the rows' keys. Raises
-    SourceFailed for an invalid file, invalid_field at /tensor and /keys, limit_exceeded, and the errors of charging
-    `memory`.
+    `head` holds the first bytes of the source. `keys` is the name of the tensor that holds the row keys. Raises
+    SourceFailed if the file is invalid, invalid_field (at /tensor or /keys), limit_exceeded, and the errors of
+    `memory.charge`.
     """
     if NPY.is_meant(head):
         if tensor is not None:
@@ -115,7 +115,7 @@ async def _find_in_safetensors(
 
 
 def _find_keys(entries: Sequence[Entry], keys: str) -> tuple[Entry, ...]:
-    """Return the tensors that hold the keys: the tensor `keys` or, for strings, its two parts `NAME.offsets` and
+    """Return the tensors that hold the keys: the tensor `keys` or, for strings, the two parts `NAME.offsets` and
     `NAME.bytes`.
     """
     named = {entry.name: entry for entry in entries}
@@ -160,7 +160,7 @@ async def _extend_head(source: Source, head: bytes, size: int) -> bytes:
 
 
 def _read_header(read: Callable[[], T]) -> T:
-    """Call `read` on a header, and convert its errors, which describe a request body, to SourceFailed."""
+    """Call `read` on a header. Converts its errors to SourceFailed, because they describe a request body."""
     try:
         return read()
     except GatherError as problem:

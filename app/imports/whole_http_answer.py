@@ -1,4 +1,4 @@
-"""Read a file from a single response, from first byte to last, because its server does not support ranges."""
+"""Read a file from a single response, from the first byte to the last, because its server does not support ranges."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WholeAnswer:
     async def read(self, begin: int, end: int, size: int | None, in_time: Callable[[int], Timeout]) -> bytearray:
         """Return the bytes from `begin` up to `end` of a file of `size` bytes. `in_time` limits the time.
 
-        Raises SourceFailed if the response disconnects or has another size, and TimeoutError.
+        Raises SourceFailed if the connection breaks or the file has a different size, and TimeoutError.
         """
         async with self._lock, in_time(max(0, end - self._place)):
             content = self._kept[begin:end]

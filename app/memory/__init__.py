@@ -1,1 +1,1 @@
-"""The memory budget, and the allocation of memory and its return to the system."""
+"""The memory budget, and how memory is allocated and returned to the system."""

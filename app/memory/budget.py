@@ -1,10 +1,11 @@
 """The memory budget: a limit on the bytes held by all requests and responses, charged before they are allocated.
 
-Small requests have their own budget, so that large ones, running or stalled, cannot starve them. A third budget is for
-what connections hold outside of requests: incoming headers, and requests that are waiting behind another one.
+Small requests have a separate budget, so that large requests, whether running or stalled, cannot starve them. A third
+budget covers what connections hold outside of requests: incoming headers, and requests that are waiting behind another
+one.
 
-A `MemoryReservation` belongs to one request and returns all its bytes when it is released. Code that reads or writes
-for the request receives the reservation as its `Memory`.
+A `MemoryReservation` belongs to one request. All of its bytes return to the budget when it is released. Code that reads
+or writes for the request receives the reservation as its `Memory`.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ class Budget:
 
     Small requests have an eighth of `total`, and connections have a sixteenth; each has at least 16 MiB.
 
-    A request may hold up to `uncharged` bytes without being counted, because counting takes a lock and thus takes
-    longer than the other checks of a small gather. The bound is chosen so that `requests` concurrent requests, the
-    maximum number, together hold at most another eighth of `total`, unless MIN_UNCHARGED_BYTES for each of them adds up
-    to more.
+    A request may hold up to `uncharged` bytes without being counted, because counting takes a lock and would take
+    longer than the other checks of a small gather. `requests` is the maximum number of concurrent requests. `uncharged`
+    is chosen so that they hold at most another eighth of `total` together, unless MIN_UNCHARGED_BYTES for each of them
+    adds up to more.
     """
 
     def __init__(self, total: int, requests: int = 1024, freed: FreedMemoryLimit | None = None) -> None:
         self.total = total
         self.freed = freed
-        self.until_look = 0  # bytes that large requests may charge before `freed` checks again
+        self.until_look = 0  # bytes that large requests may still charge before `freed` checks again
         self.small_total = max(total // 8, 16 * SMALL_REQUEST_BYTES)
         self.uncharged = max(MIN_UNCHARGED_BYTES, min(_MAX_UNCHARGED_BYTES, total // 8 // requests))
         self.connection_total = max(total // 16, 16 * SMALL_REQUEST_BYTES)
@@ -70,7 +71,7 @@ class Budget:
         return self.total + self.small_total + self.connection_total
 
     def charge_connection(self, size: int) -> bool:
-        """Charge `size` more bytes to the budget of connections (fewer, if negative).
+        """Charge `size` bytes to the connections' budget, or release bytes if `size` is negative.
 
         Returns False if they do not fit.
         """
@@ -98,7 +99,7 @@ class Memory:
     __slots__ = ()
 
     def charge(self, size: int) -> None:
-        """Charge `size` more bytes. Raises GatherError with a code in REFUSED_UNREAD if they do not fit."""
+        """Charge `size` more bytes. If they do not fit, raises GatherError with a code in REFUSED_UNREAD."""
 
     def adjust(self, planned: int, size: int) -> None:
         """Replace a charge of `planned` bytes by the `size` that were needed. Raises the errors of `charge`."""
@@ -177,7 +178,7 @@ class MemoryReservation(Memory):
                 self._held -= back
 
     def admit(self, size: int) -> None:
-        """Check that `size` bytes more can ever fit, and charge nothing. Raises payload_too_large."""
+        """Check that `size` more bytes can ever fit, without charging them. Raises payload_too_large."""
         if self._held + size > SMALL_REQUEST_BYTES:
             self._budget.admit(self._held + size)
 

@@ -1,5 +1,4 @@
-"""The memory limit of the process: the limit of its container or systemd unit (cgroups v1 or v2), or the machine's
-memory.
+"""The process's memory limit: that of its container or systemd unit (cgroups v1 or v2), or the machine's memory.
 
 The default memory budget is half of this limit (`GATHERND_MEMORY_BUDGET` in `app.settings`).
 """
@@ -23,8 +22,8 @@ def memory_limit() -> int:
 def cgroup_limits(membership: str, root: Path) -> list[int]:
     """Return the memory limits of the cgroups in `membership` (/proc/self/cgroup) and of all their parents.
 
-    Handles both versions of cgroups. A container may see its own cgroup as the root of the tree although `membership`
-    has the path as seen from outside, so missing folders on the way are skipped.
+    Handles both versions of cgroups. A container may see its own cgroup as the root of the tree, while `membership` has
+    the path as seen from outside the container. Folders in the path that do not exist are therefore skipped.
     """
     found = []
     for line in membership.splitlines():

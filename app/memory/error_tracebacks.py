@@ -10,8 +10,8 @@ from typing import Any
 def drop_tracebacks(error: BaseException) -> None:
     """Drop the tracebacks of an error and of its causes after the error has been handled.
 
-    A traceback refers to the frames of a request, and so to its body and arrays; often a frame refers back to the
-    error. Such a cycle would stay in memory, uncharged, until the next garbage collection. The frames themselves are
+    A traceback refers to the frames of a request, and so to its body and arrays. Often, a frame refers back to the
+    error, and this cycle would stay in memory, uncharged, until the next garbage collection. The frames themselves are
     not cleared, because several requests may share one error and some of them may still be answering.
     """
     seen = set()

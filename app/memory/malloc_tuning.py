@@ -1,13 +1,13 @@
 """Keep freed memory for the next request instead of returning it to the kernel.
 
-Each request allocates and frees a body or an output of some megabytes. By default, the C library returns such memory to
-the kernel immediately, and for the next request the kernel has to find and clear every page again. With 4 MB of input,
-this is a third of the work of a request. The C library also keeps freed memory separately for each thread that
-allocates. Each thread would eventually hold its own peak, and all threads together would hold much more than the
+Each request allocates and frees a body or an output of a few megabytes. By default, the C library returns blocks of
+this size to the kernel immediately, and for the next request, the kernel has to find and clear every page again. With 4
+MB of input, this is a third of the work of a request. The C library also keeps freed memory separately for each thread
+that allocates. Each thread would eventually hold its own peak, and all threads together would hold much more than the
 budget. So all threads share one arena here; allocations hold the interpreter's lock anyway.
 
-Memory that is freed between blocks in use is not returned automatically, and requests of many sizes leave behind more
-and more of it. `FreedMemoryLimit` returns it when the process holds much more than the budget has charged, and
+Freed memory that lies between blocks in use is not returned automatically, and it grows as requests of many sizes come
+and go. `FreedMemoryLimit` returns it when the process holds much more than the budget has charged, and
 `return_freed_memory` returns it when the service is idle (see `app.periodic_tasks`).
 """
 
@@ -54,8 +54,8 @@ def keep_freed_memory(size: int) -> bool:
 class FreedMemoryLimit:
     """Makes the C library return freed memory when the process holds too much of it.
 
-    The bound is what the process held before its first large request, plus what the budget has charged, plus twice what
-    `keep_freed_memory` lets it keep (the blocks kept for outputs may use the same amount again).
+    The limit is the sum of what the process held before its first large request, what the budget has charged, and twice
+    what `keep_freed_memory` lets it keep (because the blocks kept for outputs may use the same amount again).
     """
 
     def __init__(self, kept: int) -> None:
@@ -64,10 +64,10 @@ class FreedMemoryLimit:
         self._before: int | None = None
 
     def check(self, used: int) -> None:
-        """Check whether too much memory is held in addition to the `used` bytes of large requests, and return it if so.
+        """Check whether the process holds too much beyond the `used` bytes of large requests, and if so, return memory.
 
-        Call this once per `kept` charged bytes, before they are allocated. It takes about 20 microseconds; returning a
-        hundred MiB takes milliseconds.
+        Call this each time `kept` more bytes have been charged, before they are allocated. The check takes about 20
+        microseconds. Returning a hundred MiB takes milliseconds.
         """
         if self._trim is None:
             return
@@ -82,9 +82,9 @@ def return_freed_memory() -> None:
     """Return freed memory to the kernel. Blocks for milliseconds, so call it from a separate thread.
 
     `malloc_trim` alone holds the allocator's lock while the kernel releases the pages (40 ms for 256 MiB), and the
-    event loop waits for that lock when it allocates. So free blocks are first allocated one by one, and their pages are
-    released without the lock. All that remains for `malloc_trim` is fragments, and the end of the heap, whose pages are
-    already released.
+    event loop waits for that lock when it allocates. So this function first allocates the free blocks one by one, and
+    releases their pages without the lock. That leaves only fragments for `malloc_trim`, and the end of the heap, whose
+    pages have already been released.
     """
     if _glibc_function("malloc_trim") is None:
         return
@@ -95,7 +95,7 @@ def return_freed_memory() -> None:
     library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     library.sbrk.argtypes = (ctypes.c_ssize_t,)
     taken: list[int] = []
-    left = private_bytes()  # a bound in case the heap never seems to grow
+    left = private_bytes()  # a limit in case the heap never seems to grow
     for size in _PIECES:
         while left >= size:
             end = library.sbrk(0)

@@ -1,6 +1,6 @@
-"""Reuse the memory of large outputs, which the C library would return to the kernel immediately at these sizes.
+"""Reuse the memory of large outputs. The C library would return blocks of this size to the kernel immediately.
 
-The kernel clears a fresh output page by page before it is filled. For 160 MB, this is twice the work of the gather
+The kernel clears each page of a fresh output before it is filled. For 160 MB, this is twice the work of the gather
 itself. A block returns to the pool automatically when the last view of its output is gone. That may happen in any
 thread, even in the middle of `empty` if the garbage collector runs there, so the pool uses no lock, only atomic
 operations.
@@ -30,7 +30,7 @@ _STEPS: Final = 4  # block sizes between two powers of two, so that outputs of s
 
 
 class OutputBufferPool:
-    """Keeps up to `most` bytes of free blocks, namely the most recently used ones."""
+    """Keeps up to `most` bytes of free blocks: the most recently used ones."""
 
     def __init__(self, most: int) -> None:
         self._max_bytes = most
@@ -58,7 +58,7 @@ class OutputBufferPool:
         return np.frombuffer(room, carrier, items)
 
     def empty_aligned(self, items: int, carrier: np.dtype[Any]) -> NDArray[Any]:
-        """Return a new array as from `empty`, aligned to two cache lines, so that threads do not share a line."""
+        """Like `empty`, but aligned to two cache lines so that threads do not share a line."""
         size = items * carrier.itemsize
         if MAX_MMAP_THRESHOLD <= size <= self._max_bytes:
             return self.empty(items, carrier)  # the array begins at a page boundary

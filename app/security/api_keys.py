@@ -1,9 +1,9 @@
-"""The file of API keys: how it is read, and how keys are added and removed.
+"""The API-key file: how it is read, and how keys are added and removed.
 
 Its lines have the form `sha256hex scope[,scope] label`. The keys themselves, 256 random bits each, are never stored, so
-nobody who reads the file can call the service. Each line added by this module follows a comment, `# added TIME DIGITS`,
-with the first digits of that line's SHA-256. Versions that do not support this comment can also read the file.
-`app.security.authorizer` decides which requests need which key.
+reading the file does not enable anyone to call the service. Before each line that it adds, this module writes a
+comment, `# added TIME DIGITS`, with the first digits of the line's SHA-256. Versions of the service that do not know
+this comment can also read the file. `app.security.authorizer` decides which requests need which key.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def decode(content: bytes) -> list[Key]:
 
 
 def decode_cluster_key(content: bytes) -> list[Key]:
-    """Return the key of a cluster, with every scope, from a file that holds the key in the form in which it is sent."""
+    """Return a cluster's key, with every scope. The file contains the key itself, as it is sent in requests."""
     return [Key(sha256(content.strip()).digest(), frozenset(SCOPES), "cluster")]
 
 
@@ -123,7 +123,7 @@ def read(path: Path) -> list[Key]:
 def add(path: Path, label: str, scopes: Sequence[Scope]) -> str:
     """Create a key, append its line to the file (created if missing), and return the key's text.
 
-    Raises OSError, and BadKeysFile, including for a label that is invalid or already in the file.
+    Raises OSError, and BadKeysFile (also if the label is invalid or already in the file).
     """
     if not LABEL.fullmatch(label):
         raise BadKeysFile(f"{label!r} is not a label: letters, digits and . _ @ - , at most 64")
@@ -143,7 +143,7 @@ def add(path: Path, label: str, scopes: Sequence[Scope]) -> str:
 def remove(path: Path, label: str) -> None:
     """Remove the key with this label from the file.
 
-    Raises OSError, and BadKeysFile, including if there is no such key.
+    Raises OSError, and BadKeysFile (also if there is no such key).
     """
     with _rewrite(path) as lines:
         found = [key for key in parse("".join(lines)) if key.label == label]
@@ -153,14 +153,14 @@ def remove(path: Path, label: str) -> None:
 
 
 def _belongs_to(line: str, key: Key) -> bool:
-    """Return whether a line is the key's own line or the comment that says when the key was added."""
+    """Return whether a line is the key's line or the comment that says when the key was added."""
     comment = _ADDED.fullmatch(line)
     return comment[2] == key.digits if comment is not None else any(each == key for each in parse(line))
 
 
 @contextmanager
 def _rewrite(path: Path) -> Iterator[list[str]]:
-    """Yield the lines of the file, to be changed in place, and then replace the file atomically if they are valid.
+    """Yield the lines of the file as a list to change. Afterwards, replace the file atomically if the lines are valid.
 
     Comments are kept. A new file is accessible only to its owner; an existing file keeps its mode and owner.
     """
@@ -200,7 +200,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def describe_keys(keys: Sequence[Key]) -> Iterator[Mapping[str, str]]:
-    """Yield the facts about each key that may be shown: label, scopes, the first digits of the digest, and when it was
+    """Yield what may be shown about each key: its label, its scopes, the first digits of its digest, and when it was
     added.
     """
     for key in keys:

@@ -1,7 +1,7 @@
 """Authorization: which requests need a key, and the rule for a service that requires none.
 
-A request sends its key as `Authorization: Bearer KEY`. The key is looked up by its SHA-256. The time that the lookup
-takes reveals nothing about any key, because nobody can choose a key whose digest is close to that of another.
+A request sends its key as `Authorization: Bearer KEY`. The key is looked up by its SHA-256. The duration of the lookup
+reveals nothing about any key, because nobody can construct a key whose digest is close to another key's digest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Access(Enum):
-    """What a route requires of its callers in a service with keys."""
+    """What a route requires of its callers if the service has keys."""
 
     PUBLIC = "nothing"
     ANY_KEY = "a key of any scope"
@@ -65,12 +65,13 @@ class ReadOnlyAuthorizer:
 
 
 class KeyAuthorizer:
-    """Allows requests with a key from the keys file, in its last valid version.
+    """Allows requests with a key from the last valid version of the keys file.
 
-    `on_change` is called whenever the keys in force change. A shard also accepts the key of its cluster, which is in
-    the file `cluster_key` in the form in which it is sent. The files are read once a second, outside of requests. So
-    while the service is running, a key can be added and tried, and its predecessor can be removed. Once a gather has
-    been allowed, gathers with the same header are allowed as long as `keys_version` is the same object.
+    `on_change` is called whenever the keys in force change. A shard also accepts the key of its cluster; the file
+    `cluster_key` contains that key as it is sent in requests. The files are read every second, independently of
+    requests. While the service is running, a key can therefore be added and tried before its predecessor is removed.
+    After a gather has been allowed, gathers with the same header are allowed as long as `keys_version` is the same
+    object.
     """
 
     def __init__(
@@ -82,7 +83,8 @@ class KeyAuthorizer:
     ) -> None:
         """Read the files. Raises BadKeysFile: a service that requires keys does not start without them.
 
-        A worker that starts while a file is broken uses the contents in `last_good`, which its parent read earlier.
+        If a file is broken when a worker starts, the worker uses the contents in `last_good`, which its parent read
+        earlier.
         """
         self.keys_version = object()
         self._keys: dict[bytes, Key] = {}
@@ -102,10 +104,10 @@ class KeyAuthorizer:
         self.take(self.watcher.read_first(last_good))
 
     def check(self, method: str, access: Access, credential: bytes | None) -> None:
-        """Raise unauthorized for a request without a known key, and forbidden if its key lacks the scope.
+        """Raise unauthorized if a request has no known key, and forbidden if its key does not have the required scope.
 
-        `access` is the requirement of the request's route. `credential` is the SHA-256 of the key that was sent, b""
-        for an Authorization field of another form, or None if there is no such field.
+        `access` is what the request's route requires. `credential` is the SHA-256 of the key that was sent, b"" if the
+        Authorization field has a different form, or None if there is no Authorization field.
         """
         if access is Access.PUBLIC:
             return
@@ -146,7 +148,7 @@ Authorizer = KeyAuthorizer | ReadOnlyAuthorizer
 def _changed_labels(before: Mapping[bytes, Key], now: Mapping[bytes, Key]) -> dict[str, list[str]]:
     """Return the labels of the first keys that were added, changed or removed.
 
-    There are none when the service starts.
+    There are none at startup.
     """
     if not before:
         return {}
@@ -173,7 +175,7 @@ def make_authorizer(
 ) -> Authorizer | None:
     """Return the authorizer of a service with the keys file `path`, or None if everything is allowed (on loopback).
 
-    See `KeyAuthorizer` for `last_good`, which is for workers, and for `cluster_key`. Raises BadKeysFile.
+    `KeyAuthorizer` describes `last_good`, which is for workers, and `cluster_key`. Raises BadKeysFile.
     """
     if path is not None or cluster_key is not None:
         return KeyAuthorizer(path, last_good, on_change, cluster_key)

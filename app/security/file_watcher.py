@@ -1,9 +1,9 @@
-"""Watch files that may be replaced while the service runs, such as API keys and certificates, once a second.
+"""Every second, check files that may be replaced while the service is running, such as API keys and certificates.
 
-Changes are detected by comparing contents, because times and sizes may be those of a file that was previously
-unreadable or that is incomplete. If the new contents cannot be used, the last good ones stay in force, and each problem
-is logged once. The parent of several workers also watches the files, and passes the last good contents to workers that
-start.
+Changes are detected by comparing contents. Times and sizes are not enough, because they may be those of a file that was
+previously unreadable or is incomplete. If new contents cannot be used, the last good ones stay in force, and each
+problem is logged once. A parent of workers also watches the files, and passes the last good contents to each worker
+that starts.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ def read_small_file(path: Path, largest: int = LARGEST_FILE) -> bytes:
 
 
 class FileWatcher(Generic[Loaded]):
-    """Watches the files that `read` reads, and converts their contents with `load`.
+    """Watches the files that `read` reads, and parses their contents with `load`.
 
-    Both raise exceptions of type `refusal` for files that cannot be used. Log lines begin with `name`, and `kept` says
-    in them what stays in force. `problem` is the text of the last refusal, or "" once the files are valid again.
+    Both functions raise exceptions of type `refusal` for files that cannot be used. Log lines begin with `name`, and
+    use `kept` to say what stays in force. `problem` is the text of the last refusal, or "" once the files are valid
+    again.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Pass PEM data that is already in memory to OpenSSL, which accepts most of it only as a path."""
+"""Pass PEM data that is already in memory to OpenSSL, which requires a path for most of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 def trust(context: ssl.SSLContext, authorities: bytes) -> None:
-    """Make `context` trust these authorities, given as PEM. Raises OSError, also if they are invalid."""
+    """Make `context` trust these authorities, given as PEM. Raises OSError, including if they are invalid."""
     with memory_file(authorities) as path:
         context.load_verify_locations(path)
 

@@ -1,8 +1,8 @@
 """Count a gather in the cells of its metrics, and fill in the header lines that most responses share.
 
-`table` is the address of an array with the addresses of a gather's cells (see `shared_counters`), or 0 for cells that
-it does not have. Times are in seconds of `perf_counter`; `received` and `sent` are in bytes. The functions here are
-plain Python; the compiled ones replace them once they are ready.
+`table` is the address of an array of addresses: those of a gather's cells (see `shared_counters`), or 0 for a cell that
+the gather does not have. Times are in seconds of `perf_counter`; `received` and `sent` are in bytes. The functions here
+are plain Python; the compiled ones replace them once they are ready.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def answer(
 ) -> bool:
     """Count a gather, and write its id and times into the header lines at the address `at` (HEADER_TEMPLATE_AT).
 
-    Returns False, and does nothing, if the request took SHORT_S or longer. This plain version always returns False, so
-    that its caller counts the request.
+    If the request took SHORT_S or longer, does nothing and returns False. This plain version always returns False, so
+    its caller counts the request.
     """
     return False

@@ -1,4 +1,4 @@
-"""Format log lines as text or as JSON: both those about requests (`request_log`) and the service's own.
+"""Format log lines as text or JSON, both those about requests (`request_log`) and the service's own.
 
 Tracebacks show modules and lines, but not the folders of this machine. Text from clients is escaped, so that no client
 can begin or end a line or add fields to it.
@@ -21,7 +21,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 
 
 def _name(record: logging.LogRecord) -> str:
-    """Return the logger's name. uvicorn's loggers count as the service's own, because their lines are about the
+    """Return the logger's name. Lines from uvicorn's loggers get the service's name, because they are about the
     service.
     """
     return "gathernd" if record.name.partition(".")[0] == "uvicorn" else record.name
@@ -68,7 +68,7 @@ class JsonFormatter(logging.Formatter):
 def _escaped(character: str) -> str:
     """Escape a character as in JSON unless it is printable.
 
-    Some readers treat unprintable characters that JSON allows as line ends.
+    This includes unprintable characters that JSON allows, because some readers treat them as line ends.
     """
     if character.isprintable():
         return character
@@ -79,7 +79,7 @@ def _escaped(character: str) -> str:
 def traceback_lines(error: BaseException) -> Iterator[str]:
     """Yield the lines of an exception and its causes: module:function:line for each frame, then type and text.
 
-    Exceptions hidden by `raise ... from None` are left out, because they may quote credentials.
+    Exceptions suppressed by `raise ... from None` are left out, because they may quote credentials.
     """
     chain = [error]
     while (earlier := _cause_of(chain[-1])) is not None and earlier not in chain:
@@ -114,13 +114,14 @@ FORMATS: Final = {"text": TextFormatter, "json": JsonFormatter}
 def configuration(form: str, level: str) -> dict[str, Any]:
     """Return the argument of `logging.config.dictConfig`. All lines, including uvicorn's, go to stderr in one format.
 
-    The level debug applies only to the service, because Numba would log thousands of lines at the first startup.
+    The debug level applies only to the service, because otherwise Numba would log thousands of lines at the first
+    startup.
     """
     loggers: dict[str, Any] = {"": {"handlers": ["stderr"], "level": level.upper()}}
     # These loggers log each request with its URL, whose query may hold credentials.
     loggers |= {name: {"level": "WARNING"} for name in ("httpx", "httpcore")}
-    # This logger logs a warning that quotes each malformed trace field, so callers could fill the log without any rate
-    # limit.
+    # For each malformed trace field, this logger logs a warning that quotes the field. Callers could use that to fill
+    # the log, because these warnings have no rate limit.
     loggers["opentelemetry.trace"] = {"level": "ERROR"}
     if level.upper() == "DEBUG":
         loggers["numba"] = {"level": "INFO"}

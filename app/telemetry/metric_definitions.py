@@ -1,8 +1,8 @@
 """The metrics: names, labels, help texts and buckets.
 
 To add a metric, add a row here and a line of code that counts it. The values of the service's gauges are read in
-`app.service_gauges`. Labels come from closed sets (route templates, methods and codes), never from text that a client
-invents. A process exposes at most MOST_TENSORS names of resident tensors.
+`app.service_gauges`. Label values come from closed sets (route templates, methods and codes), never from text chosen by
+a client. A process exposes the names of at most MOST_TENSORS resident tensors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLIENT_GONE: Final = "client_gone"
 class Counter(NamedTuple):
     """A counter. `from_start` lists label values that are exposed as 0 from the beginning.
 
-    Without the 0, Prometheus would not see the first error as an increase.
+    Without that 0, Prometheus would not see the first error as an increase.
     """
 
     labels: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Count the requests and times of each model of the inference protocol, summed over the worker processes."""
+"""Count the requests and times of each inference-protocol model, summed over the worker processes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MOST: Final = 1 << 10
 
 
 class ModelStatistics:
-    """The statistics of one model; each number is in its own cell of this process's counters."""
+    """The statistics of one model. Each value has its own cell in this process's counters."""
 
     __slots__ = ("_counters", "_fail", "_last", "_name", "_success")
 
     def __init__(self, name: str, counters: Counters) -> None:
         self._name = name
         self._counters = counters
-        # There is one cell per process, because the result is the latest time of all processes, not a sum.
+        # There is a separate cell for each process, because the result is the latest time of all processes, not a sum.
         self._last = counters.cell(f"oip-last|{name}|{counters.slot.number}")
         self._success: list[int] = []
         self._fail: list[int] = []
@@ -37,7 +37,7 @@ class ModelStatistics:
         return self._counters.values[self._last]
 
     def count_success(self, request: ServedRequest, arrived: float) -> None:
-        """Count a request whose body arrived at `arrived` and whose response has just been encoded."""
+        """Count a request whose response has just been encoded. Its body had arrived at `arrived`."""
         now = perf_counter()
         parsed, kernel, end = request.parsed, request.kernel, request.kernel_end
         values = self._counters.values
@@ -50,7 +50,7 @@ class ModelStatistics:
         values[self._last] = time() * 1e3
 
     def count_failure(self, started: float) -> None:
-        """Count a request that was refused; `started` is when it began."""
+        """Count a refused request that began at the time `started`."""
         values = self._counters.values
         self._fail = fail, seconds = self._fail or self._cells(_FAIL)
         values[fail] += 1.0
@@ -68,17 +68,16 @@ class ModelStatistics:
 
 
 class Statistics:
-    """The statistics of all model versions, by `NAME@VERSION`. They are zero for a version that was never called."""
+    """The statistics of all model versions by `NAME@VERSION`. They are zero for a version that was never called."""
 
     def __init__(self, counters: Counters | None = None) -> None:
         self.counters = counters or unshared_counters()
-        # Models counted by an earlier worker in this slot still have cells here, so they count towards the maximum as
-        # well.
+        # Models that an earlier worker in this slot counted still have cells, so they also count toward the maximum.
         counted = {label.partition("|")[0] for label in self.counters.labels("oip")}
         self._models = {name: ModelStatistics(name, self.counters) for name in counted}
 
     def of(self, name: str) -> ModelStatistics:
-        """Return the statistics of an existing model, for counting."""
+        """Return the statistics of an existing model, in which to count a request."""
         found = self._models.get(name)
         if found is None:
             if len(self._models) >= _MOST:

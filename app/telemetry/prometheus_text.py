@@ -1,9 +1,9 @@
-"""The response to GET /metrics: every metric in `metric_definitions` with its help.
+"""The response to GET /metrics: every metric in `metric_definitions` with its help text.
 
 The service's counters and gauges are summed over its processes (see `shared_counters`). The operating system's figures
-for a process (CPU, memory, files, start time) are not summed: shared memory would count several times, and CPU time
-would fall whenever a worker is replaced. They are exposed per process, with the `process` label, and any process can
-read the figures of all processes.
+for a process (CPU, memory, files, start time) are not summed, because shared memory would be counted several times and
+CPU time would fall whenever a worker is replaced. They are exposed per process, with the `process` label, and any
+process can read the figures of all processes.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def _histogram(cells: Mapping[tuple[str, ...], float]) -> Metric:
 
 
 def measure_processes(processes: Mapping[int, int]) -> Measured:
-    """Measure `processes`, which maps slots to process ids.
+    """Measure the processes in `processes`, which maps slots to process ids.
 
-    A process that has just ended has no values. Reads /proc and may block.
+    There are no values for a process that has just ended. Reads /proc and may block.
     """
     return {
         slot: {

@@ -1,8 +1,9 @@
 """Request ids: the form that a caller may send as X-Request-ID, and the creation of new ids.
 
-A request that reaches the application is numbered. Unless the caller sent an id, its id is this process's prefix and
-the number in hexadecimal: a1b2c3d4e5f6-000000002a. For small gathers, the id is written together with their times
-(`increments`). A request that the server refuses before the application sees it has no number and gets a random id.
+Every request that gets as far as the application has a number. Unless the caller sent an id, the request's id consists
+of this process's prefix and the number in hexadecimal, as in a1b2c3d4e5f6-000000002a. For small gathers, the id is
+written together with the times (`increments`). A request that the server refuses before the application sees it has no
+number and gets a random id.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ COUNTER: Final = itertools.count()
 
 
 def numbered_id(number: int) -> str:
-    """Return the id of the `number`th request of this process, if the caller sent none."""
+    """Return the id for request number `number` of this process, for a caller that sent none."""
     return f"{PREFIX}-{number % 16**DIGITS:0{DIGITS}x}"
 
 

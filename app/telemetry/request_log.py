@@ -1,7 +1,7 @@
-"""The log of requests: one line for each that is refused or fails, or for every request (the access log).
+"""The request log: one line for each request that is refused or fails or, in the access log, for every request.
 
 A line contains the method, route, path and identifiers, the label of the caller's API key, and the error from the
-catalogue. It never contains a body, a query, a header, or the detail of an error, because details quote bodies. `logs`
+catalogue. It never contains a body, a query, a header, or an error's detail, because details quote bodies. `logs`
 formats the lines.
 """
 
@@ -23,8 +23,8 @@ _WARNINGS: Final = frozenset((503, 507))
 class RequestRecord(NamedTuple):
     """The fields of a finished request's line. `status` is 0 if the client disconnected before it got a response.
 
-    `code` is the error's code, or None. `key` is the label of the API key that was sent, or None if there was no known
-    key.
+    `code` is the error's code, or None. `key` is the label of the API key that was sent, or None if no known key was
+    sent.
     """
 
     method: str
@@ -40,11 +40,12 @@ class RequestRecord(NamedTuple):
 
 
 class RequestLog:
-    """Writes lines about requests: all requests if `access` is set, otherwise those that were refused or failed.
+    """Writes lines about requests: all of them if `access` is set, otherwise those that were refused or failed.
 
-    Without `access`, at most `rate` lines are written per second. Further lines are counted and summarized in one line,
-    so that a client that sends only invalid requests cannot fill the disk or keep the service busy. Without `access`,
-    errors on the routes in `readiness` are not logged, because changes of the service's state have lines of their own.
+    Without `access`, at most `rate` lines are written per second. Lines beyond that are counted and summarized in one
+    line, so that a client that sends nothing but invalid requests cannot fill the disk or keep the service busy.
+    Without `access`, errors on the routes in `readiness` are not logged, because changes of the service's state are
+    logged separately.
     """
 
     def __init__(self, rate: int, readiness: Collection[str] = (), *, access: bool = False) -> None:
@@ -55,7 +56,7 @@ class RequestLog:
         self._suppressed: Counter[str] = Counter()
 
     def write(self, request: RequestRecord) -> None:
-        """Write the line of a request, or count it if this second already has too many lines."""
+        """Write a request's line or, if this second already has too many lines, count it."""
         level = _level(request)
         if request.route in self._readiness and not self.access:
             return
@@ -70,7 +71,7 @@ class RequestLog:
         requests_logger.log(level, _message(request), extra={"fields": _fields(request)})
 
     def sweep(self) -> None:
-        """Begin a new second if it is time.
+        """Begin a new second when the current one is over.
 
         Call this regularly, so that a summary does not wait for the next request.
         """

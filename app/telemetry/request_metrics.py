@@ -1,4 +1,4 @@
-"""Count each request once, as soon as it has finished, in memory that other processes can read.
+"""Count each request when it has finished, in memory that other processes can read.
 
 The name of a cell (see `shared_counters`) is the metric's name and its labels, joined by "|".
 """
@@ -40,17 +40,17 @@ _SCRAPE_DELAY_S: Final = 0.02
 
 
 class Metrics(Collector):
-    """Counts and logs requests, and exports a span for each if `tracing` is given.
+    """Counts and logs requests. If `tracing` is given, also exports a span for each request.
 
     `log` receives the requests that failed, or all requests if it is an access log. `template` maps a path to the route
     template under which it is counted, or to "other" for an unknown path.
 
-    `gauges` are read in every process and summed; the values of other processes are as old as their last `publish`.
+    `gauges` are read in every process and summed. The values of other processes are as old as their last `publish`.
     `common` returns the gauges that are the same in every process. It may block, so it is called in a thread.
-    `unsummed` are more such gauges, each with a function of its own. `key_label` maps the SHA-256 of an API key to its
-    label in the log.
+    `unsummed` holds more gauges that are the same in every process, each with its own function. `key_label` maps the
+    SHA-256 of an API key to the key's label in the log.
 
-    A gather is counted in one call that adds to its cells by their addresses (see `increments`).
+    A gather is counted with a single call that increments its cells by address (see `increments`).
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Metrics(Collector):
     def begin(self) -> int:
         """Count a new request as in flight until `count` is called for it.
 
-        Returns the number in flight, including it.
+        Returns the number of requests in flight, including this one.
         """
         self.begun += 1
         self._in_flight = running = self._in_flight + 1
@@ -97,7 +97,7 @@ class Metrics(Collector):
     def count_answered(self, context: ServedRequest, sent: int) -> bool:
         """Count a gather whose response of `sent` bytes is written next, and fill in HEADER_TEMPLATE.
 
-        Returns False, and does neither, if the request took long or the server has refused it.
+        If the request took long or the server has refused it, does nothing and returns False.
         """
         exchange = context.exchange
         if exchange.refusal is not None:
@@ -151,7 +151,7 @@ class Metrics(Collector):
         values[self._sent] += exchange.sent
 
     def _record(self, context: ServedRequest, code: str | None) -> None:
-        """Create the span of a finished request, and write its log line, if tracing and the log require them."""
+        """Create the span and write the log line of a finished request, if tracing and the log require them."""
         method, route = context.method if context.method in METHODS else "other", self.template(context.path)
         if self._tracing is None:
             trace_id = trace_id_of(context.headers)
@@ -185,13 +185,13 @@ class Metrics(Collector):
         self.changes.write(change, self.caller(context))
 
     def count_limit(self, error: GatherError) -> None:
-        """Count a refusal under the limit given in the error, if any."""
+        """If an error names a limit, count a refusal for that limit."""
         limit = error.facts.get("limit")
         if limit is not None:
             self.counters.add(f"gathernd_limit_refusals|{limit}")
 
     def count_lookup(self, tensors: Sequence[str]) -> None:
-        """Count an answered lookup by its number of features, and count each feature by its tensor."""
+        """Count a completed lookup by its number of features, and count each feature by its tensor."""
         self.counters.add(f"gathernd_lookups|{1 << max(len(tensors) - 1, 0).bit_length()}")
         for tensor in tensors:
             self.counters.add(f"{_LOOKUPS}|{self._tensor_label(tensor)}")
@@ -205,7 +205,7 @@ class Metrics(Collector):
         self.log.write(RequestRecord("other", "unread", "", status, error.code, 0.0, request_id, None, client, None))
 
     def _cells_of(self, method: str, path: str, status: int) -> tuple[int, int]:
-        """Return the cells of a method, path and status: the count of requests, and the first cell of their times."""
+        """Return two cells for a method, path and status: the number of requests, and the first cell of their times."""
         place = self._request_cells.get((method, path, status))
         if place is None:
             template = self.template(path)
@@ -218,7 +218,7 @@ class Metrics(Collector):
         return place
 
     def _tensor_label(self, name: str) -> str:
-        """Return the label that counts lookups in the tensor `name`, without its version; "" if `name` is empty."""
+        """Return the label for counting lookups in tensor `name`, without its version, or "" if `name` is empty."""
         name = name.partition("@")[0]
         if name and name not in self._tensors:
             if len(self._tensors) >= MOST_TENSORS:
@@ -227,7 +227,7 @@ class Metrics(Collector):
         return name
 
     def _table_of(self, context: ServedRequest) -> int:
-        """Return the address of the table with the addresses of a gather's cells."""
+        """Return the address of the table that holds the addresses of a gather's cells."""
         tensor = context.tensor
         if tensor and tensor not in self._tensors:
             tensor = self._tensor_label(tensor)

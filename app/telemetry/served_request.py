@@ -1,8 +1,8 @@
-"""A request in flight: one record shared by services, thread pool, metrics, logs and traces.
+"""A request in flight: a record that services, the thread pool, metrics, logs and traces share.
 
-Its stages follow each other: `parse` reads the body, `queue` validates the request, chooses a route and waits for a
-thread, `kernel` gathers, and `encode` writes the response's body. The header field Server-Timing reports how long each
-took; for most small gathers one call of compiled code writes it (`app.telemetry.increments`).
+A request goes through four stages. `parse` reads the body. `queue` validates the request, chooses a route and waits for
+a thread. `kernel` gathers, and `encode` writes the response's body. The Server-Timing header field reports how long
+each stage took. For most small gathers, a single call of compiled code writes that field (`app.telemetry.increments`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STAGES: Final = ("parse", "queue", "kernel", "encode")
 class Caller(Protocol):
     """The client of a request.
 
-    `disconnected` is set, and `on_disconnect` is called if set, when the client disconnects.
+    When the client disconnects, `disconnected` is set and `on_disconnect`, if any, is called.
     """
 
     disconnected: bool
@@ -32,8 +32,8 @@ class Caller(Protocol):
 class ObservedExchange(Protocol):
     """The server's side of a request (see `app.server.http_exchange`).
 
-    `received` and `sent` count the bytes of both bodies. `refusal` is the error with which the server itself ended the
-    request, if it did, under the request id `refusal_id`.
+    `received` and `sent` count the bytes of both bodies. If the server itself ended the request with an error,
+    `refusal` is that error and `refusal_id` is the request id in the response.
     """
 
     received: int
@@ -45,20 +45,21 @@ class ObservedExchange(Protocol):
 class ServedRequest:
     """A request in flight, or a part of one that runs on its own. HTTP and gRPC each have a subclass.
 
-    Identity: `number` is its number among this process's requests, `given_id` is the id that the caller sent, and
-    `path` is its decoded path. `status` is the response's status, or 0 if the client disconnected first.
-    `forwarded_lines` are header lines to repeat in requests that are made to other services on its behalf: its id and
-    its trace, if the caller sent them. `span` is its span, if tracing created the span before the request finished.
+    Identity: `number` is the request's number within this process, `given_id` is the id that the caller sent, and
+    `path` is the decoded path. `status` is the response's status, or 0 if the client disconnected first.
+    `forwarded_lines` holds header lines to repeat in requests to other services on this request's behalf: its id and
+    its trace, if the caller sent them. `span` is the request's span, if tracing had to create it before the request
+    finished.
 
-    Times are in seconds of `perf_counter`, and 0.0 if not reached yet. The request arrived at `start` and had been read
-    by `parsed`; the kernel ran from `kernel` to `kernel_end`. `gathered` equals `kernel_end` once the whole gather has
-    succeeded. `finished` is the time when the request was counted: for a small gather, when the header of its response
-    was built; otherwise, when the whole response had been sent.
+    Times are in seconds of `perf_counter`, and are 0.0 for stages that have not been reached. The request arrived at
+    `start` and had been read by `parsed`; the kernel ran from `kernel` to `kernel_end`. `gathered` equals `kernel_end`
+    once the whole gather has succeeded. `finished` is the time when the request was counted: for a small gather, when
+    the header of its response was built; otherwise, when the whole response had been sent.
 
-    Execution: `memory` holds its charges to the budget, and `caller` is its client. `admitted` says whether work has
-    already been done for it. The request is refused if it has not run by `deadline`; `callers_deadline` says whether
-    the caller set that deadline. `route` is the route of the gather, and `parts` is its number of threads. `tensor` is
-    the name of the resident tensor that it reads, or "".
+    Execution: `memory` holds the request's charges to the budget, and `caller` is its client. `admitted` says whether
+    any work has already been done for the request. If the request has not run by `deadline`, it is refused;
+    `callers_deadline` says whether the caller set that deadline. `route` is the route of the gather, and `parts` is the
+    number of threads that it uses. `tensor` is the name of the resident tensor that it reads, or "".
     """
 
     method: str
@@ -102,7 +103,7 @@ class ServedRequest:
 
     @property
     def request_id(self) -> str:
-        """Its id: the caller's if that is valid, otherwise a generated one."""
+        """The request's id: the caller's if that is valid, otherwise a generated one."""
         return self.given_id or numbered_id(self.number)
 
     @request_id.setter
@@ -119,16 +120,14 @@ class ServedRequest:
             self.forwarded_lines = forwarded_header_lines(headers, self.given_id)
 
     def wait_at_most(self, seconds: float) -> None:
-        """Set the caller's deadline to `seconds` after the start, if that is earlier than the service's own
-        deadline.
-        """
+        """Set the deadline to `seconds` after the start if that is earlier than the service's own deadline."""
         deadline = self.start + seconds
         if deadline < self.deadline:
             self.deadline = deadline
             self.callers_deadline = True
 
     def server_timing(self) -> bytes:
-        """Return the value of Server-Timing for a response sent now: each stage so far, in milliseconds."""
+        """Return the Server-Timing value for a response that is sent now: each stage so far, in milliseconds."""
         end = perf_counter()
         start = self.start * 1e3
         if not self.parsed:

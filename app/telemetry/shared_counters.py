@@ -1,9 +1,8 @@
-"""Counters in memory shared by several processes: each process counts in its own slot, and any process can sum all
-slots.
+"""Counters in memory that several processes share: each counts in its own slot, and any process can sum all slots.
 
 Every process owns a slot in the shared memory and is its only writer. Counting therefore takes no lock, and no counts
-are lost when a process is killed. A slot outlives its process: the next process with the slot continues from its
-counts, so a sum never decreases.
+are lost when a process is killed. A slot outlives its process: the next process with that slot continues from the same
+counts, so sums never decrease.
 
 A slot is a table of cells, each with a name and a float64, which is exact for counts up to 2**53. A process assigns a
 name to a cell when it first counts under that name.
@@ -54,7 +53,7 @@ class SlotHeader(IntEnum):
     HEARTBEAT = 1  # a count that increases while the process's event loop runs
     ACCEPTING = 2  # 1 while the process accepts new connections
     CONNECTIONS = 3
-    USED = 4  # number of cells that have or had a name
+    USED = 4  # number of cells that have a name or once had one
     LAYOUT = 5  # checksum of the version that wrote the slot
     MAP = 6  # for a router, the generation of the map that the process serves; 0 before its first map
 
@@ -87,7 +86,7 @@ class Counters:
     """This process's slot, and the sums over all slots. `values[cell]` is this process's value of a cell."""
 
     def __init__(self, memory: memoryview, number: int) -> None:
-        """Take over slot `number` with the counts of earlier processes. Its gauges start at 0.
+        """Take over slot `number`, including the counts of earlier processes. Gauges start at 0.
 
         Raises RuntimeError if the slot was used by another version, whose cells may differ.
         """
@@ -117,7 +116,7 @@ class Counters:
     def cell(self, name: str) -> int:
         """Return the cell with this name, adding it if it is missing.
 
-        Returns an unnamed cell if all others are taken.
+        Returns a spare cell without a name if all other cells are taken.
         """
         found = self._cells.get(name)
         if found is not None:
@@ -129,7 +128,7 @@ class Counters:
         return self.adjacent_cells((name,))
 
     def adjacent_cells(self, names: Sequence[str]) -> int:
-        """Return the first of adjacent cells with these names, in order. Do not use the names in any other way."""
+        """Return the first of adjacent cells with these names, in order. Use these names with this method only."""
         found = self._cells.get(names[0])
         if found is not None:
             return found
@@ -184,7 +183,7 @@ class Counters:
         return {slot.number: slot.header[SlotHeader.PID] for slot in self._slots if slot.header[SlotHeader.PID]}
 
     def labels(self, name: str) -> set[str]:
-        """Return the label values that this process's slot holds for `name`, a metric with one label."""
+        """Return the label values in this process's slot for the metric `name`, which has one label."""
         return {cell.partition("|")[2] for cell in self._cells if cell.startswith(f"{name}|")}
 
     def accepting(self) -> list[int]:
@@ -203,9 +202,7 @@ def unshared_counters() -> Counters:
 
 
 class CounterGroup:
-    """The shared memory of a parent's workers: `slots` slots in an unnamed file, which disappears with its
-    processes.
-    """
+    """The shared memory of a parent's workers: `slots` slots in an unnamed file that disappears with its processes."""
 
     def __init__(self, slots: int) -> None:
         self.fd = os.memfd_create("gathernd-counters", os.MFD_CLOEXEC)

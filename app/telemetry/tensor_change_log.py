@@ -1,4 +1,4 @@
-"""The log of changes: one line for each upload, removal, import and alias move, and a sample of the scatters.
+"""The change log: one line for each upload, removal, import and alias move, and for a sample of the scatters.
 
 A line says what was changed and by whom: the label of the API key, the client's address and the request id. Routes
 report their changes (`RequestContext.changes`), and this module writes the lines.
@@ -35,11 +35,11 @@ class Caller(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change. `what` is the line's message; `name` is the name of a tensor or alias.
+    """A change. `what` is the log line's message; `name` is the name of a tensor or alias.
 
     `version` is the number of the version that was created, changed or removed, or None for all versions. `size` is the
     number of bytes of the tensor, or of a scatter's body. `tensor` is the version that an alias now points to. `note`
-    is the note of a new version. `replicas` is the number of shards that hold each range from now on.
+    is the note of a new version. `replicas` is the number of shards that will hold each range.
     """
 
     what: str
@@ -52,7 +52,7 @@ class Change(NamedTuple):
 
 
 def write_change(change: Change, caller: Caller | None, **more: Any) -> None:
-    """Write the line of a change, with additional fields `more`. Fields that are None are left out. Thread-safe."""
+    """Write a change's line, with the additional fields in `more`. Fields that are None are left out. Thread-safe."""
     fields = {
         "name": change.name,
         "version": change.version,
@@ -84,8 +84,8 @@ class _Sample:
 class ChangeLog:
     """Writes the lines for the requests of one process, from its event loop.
 
-    A tensor may receive thousands of scatters a second. The first scatter gets a line, those within the following
-    second are only counted, and the next line states how many there were (`left_out`). The record of a tensor is
+    A tensor may receive thousands of scatters a second. The first scatter gets a line. Scatters within the following
+    second are counted without a line, and the next line reports their number (`left_out`). The record of a tensor is
     dropped a second after its last line.
     """
 
@@ -95,7 +95,7 @@ class ChangeLog:
     def write(self, change: Change, caller: Caller) -> None:
         """Write the line of a change.
 
-        A frequent kind is only counted if the tensor had such a line within the last second.
+        A change of a frequent kind is just counted if the tensor had a line of that kind within the last second.
         """
         if change.what not in _SAMPLED:
             write_change(change, caller)
@@ -112,7 +112,7 @@ class ChangeLog:
             sample.since, sample.left_out = now, 0
 
     def sweep(self, *, stopping: bool = False) -> None:
-        """Write how many scatters got no line, if their second is over. Call this regularly, and once at the end."""
+        """Write how many scatters got no line, for tensors whose second is over. Call this regularly and at the end."""
         now = monotonic()
         for (what, name), sample in list(self._samples.items()):
             if not stopping and now - sample.since < _SAMPLE_S:

@@ -12,7 +12,7 @@ TRACE_FIELDS: Final = (b"traceparent", b"tracestate")
 
 
 def trace_id_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the trace id in the caller's header (W3C Trace Context), or None if there is no valid one."""
+    """Return the trace id from the caller's header (W3C Trace Context), or None if there is no valid one."""
     given = headers.get(b"traceparent")
     found = None if given is None else _TRACEPARENT.fullmatch(given)
     if found is None or found[1] == b"ff" or (found[1] == b"00" and found[4]):

@@ -1,12 +1,12 @@
-"""OpenTelemetry: a span for each request, with a child span for each of its stages, in the trace that the caller began.
+"""OpenTelemetry: a span for each request, and a child span for each stage, as part of the caller's trace.
 
 Tracing is off unless an endpoint is set. This is decided at startup, so a service without an endpoint runs none of this
-code. The SDK is the extra `otel`, and it reads its own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER,
+code. The SDK is installed with the extra `otel`, and reads its own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER,
 OTEL_EXPORTER_OTLP_HEADERS and others).
 
-Spans are created when a request has finished, from the times that Server-Timing needs anyway. A thread of the SDK sends
-them. If the collector does not keep up, spans are dropped; requests are never delayed. The span of a request that calls
-shards is created before those calls, so that their spans are its children.
+Spans are created when a request has finished, from the times that Server-Timing needs anyway. One of the SDK's threads
+sends them. If the collector does not keep up, spans are dropped; requests are never delayed. If a request calls shards,
+its span is created before those calls, so that the shards' spans become its children.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Tracing:
     def forwarded_lines(self, request: ServedRequest) -> bytes:
         """Return the header lines for a request to another service on behalf of `request`.
 
-        These are the request's `forwarded_lines`, with the request's own span as the parent. Starts that span if
+        These are the request's `forwarded_lines`, but with the request's own span as the parent. Starts that span if
         necessary.
         """
         lines = [line.partition(b": ") for line in request.forwarded_lines.split(b"\r\n")]
@@ -111,7 +111,7 @@ class Tracing:
 
 
 def _attributes(context: ServedRequest, method: str, route: str, status: int, code: str | None) -> dict[str, Any]:
-    """Return the attributes of a request's span: those of OpenTelemetry's conventions for HTTP servers, and some of our
+    """Return the attributes of a request's span: those that OpenTelemetry defines for HTTP servers, and some of our
     own.
     """
     scope, exchange = context.scope, context.exchange
@@ -166,7 +166,7 @@ def is_wanted(endpoint: str | None) -> bool:
 
 
 def start_tracing(endpoint: str | None) -> Tracing | None:
-    """Start tracing to `endpoint`, or as the environment says. Returns None if neither is set. Raises NoTracing."""
+    """Start tracing to `endpoint`, or as set in the environment. Returns None if neither is set. Raises NoTracing."""
     if not is_wanted(endpoint):
         return None
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
@@ -187,5 +187,5 @@ def start_tracing(endpoint: str | None) -> Tracing | None:
 
 
 def _with_path(endpoint: str) -> str:
-    """Return the URL for traces from a collector's base URL. A URL that already has the path is unchanged."""
+    """Return the traces URL for a collector's base URL. A URL that already has the path is returned unchanged."""
     return endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH

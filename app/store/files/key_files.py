@@ -38,8 +38,9 @@ from app.tensors.string_tensor import PackedStrings
 class KeyLayout:
     """The layout of a table's key file after its first page: the type of its keys, and its capacity.
 
-    int64 and uint64 the keys, 8 bytes each string the start and end of each key in the heap, two int64 each; then the
-    heap, the UTF-8 of all keys
+        int64, uint64   the keys, 8 bytes each
+        string          the start and end of each key in the heap, two int64 each;
+                        then the heap, which holds all keys in UTF-8
 
     A file has room for `capacity` keys and for `heap` bytes of strings. The keys of existing rows come first, followed
     by unused entries. New strings are appended to the heap, so bytes in use never change. The space of removed keys is
