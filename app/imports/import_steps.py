@@ -153,7 +153,7 @@ class ImportSteps:
         return self._running is None or self._running.should_continue()
 
     def commit(self, tensors: TensorStore) -> None:
-        """Publish the next version of the tensor once all items have arrived.
+        """Publish the next version of the tensor after all items have arrived.
 
         Raises SourceFailed and the errors of `put`.
         """

@@ -35,7 +35,7 @@ UNCHARGED_BYTES: Final = 1 << 11
 
 
 class UnparsedInput:
-    """Received bytes in `data`; the parser has seen the first `place` of them.
+    """Received bytes in `data`. The parser has seen the first `place` bytes.
 
     `charged` is the number of bytes charged to the budget for `data` and for the header that is being read.
     """

@@ -1,7 +1,7 @@
 """Limit the number of open connections of a process.
 
 A new connection beyond the limit closes the one that has been idle the longest. If none is idle, the new connection is
-refused (503) once the header of its request has arrived, so that the refusal is a response to that request. At most
+refused (503) when the header of its request has arrived, so that the refusal is a response to that request. At most
 SPARE connections wait to be refused. Any others are refused immediately or, if they would begin a TLS handshake, just
 closed. Requests for health and metrics are always answered.
 """
@@ -69,7 +69,7 @@ class ConnectionLimit:
         self._counters.add("gathernd_connections_refused")
 
     def forget(self, connection: Connection) -> None:
-        """Remove `connection`, which has ended, from the records."""
+        """Remove `connection` from the records, because it has ended."""
         self.beyond.discard(connection)
 
     def refusal(self) -> GatherError:

@@ -44,7 +44,7 @@ The service reads only the first one; the others may come from a browser or be m
 
 
 class _Trailer(list[Field]):
-    """Discards the fields of a trailer, which follow the last chunk: they are not part of the header."""
+    """Discards the fields of a trailer. They follow the last chunk and are not part of the header."""
 
     def append(self, field: Field) -> None:
         """Drop the field."""

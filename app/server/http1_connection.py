@@ -277,7 +277,7 @@ class Http1Connection(Connection):
             self.refuse(header_too_large(self.settings))
 
     def _find_cached(self, data: bytes, place: int) -> tuple[request_header_cache.CachedHeader, int, int] | None:
-        """Look up the header at `place` of `data`. Returns the cached header and the ends of the header and the body.
+        """Look up the header at offset `place` of `data`. Returns the cached header, and where header and body end.
 
         Returns None if the header is not cached, or if the header or body is incomplete.
         """

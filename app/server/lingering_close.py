@@ -1,7 +1,7 @@
 """Close a connection slowly if its last response was sent before the whole request was read (a lingering close).
 
-The kernel answers bytes that arrive after a close with a reset, and a reset discards a response that the client has not
-read yet. Proxies, and clients that send a whole upload before they read, would see a broken connection instead of the
+If bytes arrive after a close, the kernel sends a reset, and a reset discards any response that the client has not read
+yet. Proxies, and clients that send a whole upload before they read, would see a broken connection instead of the
 refusal. So the service shuts down its own direction, discards what arrives, and closes when the rest of the body has
 arrived, the client has closed, or one of this module's limits is reached. With TLS, a single direction cannot be shut
 down; the client knows from Content-Length where the response ends.

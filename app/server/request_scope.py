@@ -72,7 +72,7 @@ class _Target(NamedTuple):
 
 
 def _split_target(url: bytes) -> _Target:
-    """Split a target, which is a path except in requests meant for proxies. Raises malformed_request."""
+    """Split a target. It is a path, except in requests meant for proxies. Raises malformed_request."""
     if url[:1] == b"/" and b"#" not in url and url.isascii():
         path, _, query = url.partition(b"?")
         return _Target(path, query)

@@ -8,10 +8,14 @@ forward a drain, and it stops everything when a replacement fails to start.
 
 Parent and worker (`app.server.worker_process`) exchange single bytes over a socket pair:
 
-    to the worker    g  warm up now: the kernels are in the cache       from the worker    o  the port is open
-                     a  take connections                                                   w  warmed up
-                     d  drain and end      l  leave: others carry on                       a  taking connections
-                     h  end the delay      c  cut off what runs
+    to the worker                                   from the worker
+
+    g   warm up now: the kernels are in the cache   o   the port is open
+    a   accept connections                          w   warmed up
+    d   drain and end                               a   accepting connections
+    l   leave, while other workers carry on
+    h   end the shutdown delay
+    c   cut off running requests
 
 The end of the stream means that the other process has ended. The parent therefore notices immediately when a worker
 dies, and workers whose parent has died finish their requests and exit.
@@ -228,8 +232,8 @@ class Supervisor:
         try:
             with theirs, start.write() as file:
                 process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
-                    # -P: do not import from the current folder. A process group of its own: signals from a terminal
-                    # reach only the parent, which passes them on.
+                    # -P: do not import from the current folder. A separate process group: signals from a terminal reach
+                    # only the parent, which passes them on.
                     [sys.executable, "-P", "-c", self._program, str(file.fileno())],
                     pass_fds=(file.fileno(), start.channel, start.counters, *start.listeners),
                     stdin=subprocess.DEVNULL,
@@ -368,7 +372,7 @@ class Supervisor:
             if not self._rolling:
                 self._rolling = None
                 logger.info("the restart has ended")
-            # Replace the next worker once the last one has ended and its successor accepts connections.
+            # Replace the next worker after the previous one has ended and its successor accepts connections.
             elif all(one.accepting_since for one in staying):
                 old = self._rolling.pop(0)
                 if old in staying:

@@ -151,7 +151,7 @@ class Tls:
         password = found[files.password_file].rstrip(b"\r\n") if files.password_file is not None else b""
         try:
             with ExitStack() as opened:
-                # OpenSSL can load pairs only from files, which may change between two reads, so give it in-memory
+                # OpenSSL can load pairs only from files. Files may change between two reads, so give it in-memory
                 # copies.
                 paths = [
                     opened.enter_context(memory_file(found[path])) for path in (files.certificate, files.key) if path

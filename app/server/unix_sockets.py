@@ -1,9 +1,9 @@
 """Unix sockets that the service listens on. The mode and owner of their files determine who may connect.
 
-A socket is created in a folder that only this user may enter, gets its mode and owner there, and moves to its path once
-it accepts connections. So nobody can connect before the mode is set, and if two services start at once, one sees the
-other's socket. A file left behind by a killed service is replaced. The service refuses to start if another program is
-listening at the path, or if the path is another kind of file.
+A socket is created in a folder that only this user may enter, and gets its mode and owner there. It moves to its path
+when it accepts connections. Nobody can therefore connect before the mode is set, and if two services start at the same
+time, one sees the other's socket. A file left behind by a killed service is replaced. The service refuses to start if
+another program is listening at the path, or if the path is another kind of file.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class UnixSocket:
 
     @property
     def folder_address(self) -> str:
-        """The address to bind the socket to before it is put in place."""
+        """The address to bind the socket to. `put_in_place` then moves the socket to its path."""
         return f"/proc/self/fd/{self._folder_fd}/{_NAME}"
 
     def listen(self) -> socket.socket:
@@ -107,7 +107,7 @@ class UnixSocket:
             made.chmod(self._mode)
             if self._ids != (_KEEP, _KEEP):
                 os.chown(made, *self._ids)
-            # If two services start at once, the second sees the socket of the first.
+            # If two services start at the same time, the second sees the socket of the first.
             with self._lock_folder():
                 self._check_free()
                 found = made.stat()

@@ -138,7 +138,7 @@ class WorkerServer(Server):
             self._channel.send(letter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down like a single process, once any startup in progress has finished."""
+        """Wait until any startup in progress has finished, and then shut down like a single process."""
         self.stop_listening()
         if self._starting is not None:
             await asyncio.wait((self._starting,))  # a socket that is not listening yet could not be stopped

@@ -246,7 +246,7 @@ class VersionChanges:
     def install(
         self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
     ) -> None:
-        """Move a sealed upload to its final place, and insert its row.
+        """Move a sealed upload's files to their final names, and insert its row.
 
         Remove the rows in `gone`, and store `answers`.
         """

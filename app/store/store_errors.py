@@ -18,7 +18,7 @@ def damaged(name: str, why: str) -> GatherError:
 
 
 def unreadable(name: str, error: OSError) -> GatherError:
-    """Return tensor_damaged for tensor `name`, whose file the system cannot read."""
+    """Return tensor_damaged for tensor `name`, because the system cannot read its file."""
     return damaged(name, f"its file cannot be read: {error.strerror or error}")
 
 
@@ -46,7 +46,7 @@ def _record_and_names(reference: str, store: Store, *, tell_names: bool) -> tupl
 
 
 def has_keys(name: str) -> GatherError:
-    """Return invalid_field for keys sent to tensor `name`, which already has keys."""
+    """Return invalid_field for keys sent to tensor `name`, because it already has keys."""
     return GatherError(
         "invalid_field",
         f"the current version of {name!r} has keys already",

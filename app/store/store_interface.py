@@ -24,7 +24,7 @@ class TableKeys(Protocol):
 
     @property
     def count(self) -> int:
-        """The number of keys, which equals the number of rows."""
+        """The number of keys. It equals the number of rows."""
 
     def search(self, wanted: KeyColumn | PackedStrings) -> Search:
         """Return a search for the keys in `wanted`, to be passed to `app.keys.key_index.find`.

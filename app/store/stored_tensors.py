@@ -53,7 +53,7 @@ class StoredTensors(TensorStore):
 
     @property
     def group(self) -> ProcessGroup:
-        """The process group that owns the folder, which this process has joined."""
+        """The process group that owns the folder. This process has joined it."""
         if self._group is None:
             raise RuntimeError("the store is not open")
         return self._group

@@ -95,7 +95,7 @@ class Metrics(Collector):
         return running
 
     def count_answered(self, context: ServedRequest, sent: int) -> bool:
-        """Count a gather whose response of `sent` bytes is written next, and fill in HEADER_TEMPLATE.
+        """Count a gather and fill in HEADER_TEMPLATE. The gather's response, of `sent` bytes, is written next.
 
         If the request took long or the server has refused it, does nothing and returns False.
         """

@@ -4,8 +4,8 @@ Every process owns a slot in the shared memory and is its only writer. Counting 
 are lost when a process is killed. A slot outlives its process: the next process with that slot continues from the same
 counts, so sums never decrease.
 
-A slot is a table of cells, each with a name and a float64, which is exact for counts up to 2**53. A process assigns a
-name to a cell when it first counts under that name.
+A slot is a table of cells, each with a name and a value. Values are float64, exact for counts up to 2**53. A process
+assigns a name to a cell when it first counts under that name.
 
     slot   header  HEADER_WORDS uint64, see `SlotHeader`
            values  CELLS float64
@@ -88,7 +88,7 @@ class Counters:
     def __init__(self, memory: memoryview, number: int) -> None:
         """Take over slot `number`, including the counts of earlier processes. Gauges start at 0.
 
-        Raises RuntimeError if the slot was used by another version, whose cells may differ.
+        Raises RuntimeError if another version of the program has used the slot, because its cells may differ.
         """
         self._slots = [Slot(memory, place) for place in range(len(memory) // SLOT_BYTES)]
         self.slot = self._slots[number]
@@ -164,7 +164,7 @@ class Counters:
         self.values[self.cell(name)] += number
 
     def set_gauge(self, name: str, number: float) -> None:
-        """Set a gauge, whose name must begin with GAUGE."""
+        """Set a gauge. Its name must begin with GAUGE."""
         self.values[self.cell(name)] = number
 
     def totals(self) -> dict[str, float]:

@@ -126,7 +126,7 @@ class Catalogue:
 
     @contextmanager
     def refusing_damage(self) -> Iterator[None]:
-        """Raise StoreRefused if a record contains a value of the wrong type, which this program never writes."""
+        """Raise StoreRefused if a record contains a value of the wrong type. This program never writes one."""
         try:
             yield
         except (TypeError, ValueError) as error:
@@ -189,7 +189,7 @@ class Catalogue:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Yield a transaction, which is rolled back unless it is committed.
+        """Yield a transaction. It is rolled back unless it is committed.
 
         The caller must hold the group's catalogue lock.
         """

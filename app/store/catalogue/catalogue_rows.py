@@ -92,7 +92,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredKey:
-    """An Idempotency-Key: the digest of its request, and the response, which is an ETag and a version number.
+    """An Idempotency-Key: the digest of its request, and the response (an ETag and a version number).
 
     `scope` is the name exactly as it appears in the request's path: a tensor, one version, or an alias. `clock` is the
     time of the response on the store's clock (see `idempotency`). `counts` holds the row counts that were returned for
@@ -151,14 +151,14 @@ EMPTY: Final = CatalogueContents()
 
 
 def answered_key_of(found: Sequence[Any]) -> AnsweredKey:
-    """Return the Idempotency-Key in these columns of the table `keys`."""
+    """Return the Idempotency-Key that these columns of the `keys` table hold."""
     scope, key, digest, etag, clock, version, counts = found
     told = None if counts is None else RowCounts(*orjson.loads(counts))
     return AnsweredKey(scope, key, digest, etag, clock, version, told)
 
 
 def row_of(found: Sequence[Any]) -> Row:
-    """Return the row in these columns of the table `tensors`."""
+    """Return the row that these columns of the `tensors` table hold."""
     (
         name, version, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault, lock, note,
         keys_dtype, keys_sha256, keys_size, keys_count,

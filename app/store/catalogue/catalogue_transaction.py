@@ -1,6 +1,6 @@
 """Change the catalogue: insert and remove rows in a transaction, and commit it.
 
-No version number is ever reused: the table `last_versions` holds the highest number that each name has ever had. Of the
+No version number is ever reused: the `last_versions` table holds the highest number that each name has ever had. Of the
 names whose tensors have been removed, it holds only the REMEMBERED most recent ones. The highest number among the
 forgotten names is kept as a floor, and an unknown name starts above that floor.
 """
@@ -24,7 +24,7 @@ REMEMBERED: Final = 100_000
 
 
 def next_version(connection: sqlite3.Connection, name: str) -> int:
-    """Return the number of the next version of a name, which is higher than any number the name has ever had."""
+    """Return a name's next version number. It is higher than any number that the name has ever had."""
     found = connection.execute("SELECT version FROM last_versions WHERE name = ?", (name,)).fetchone()
     return next_number(None if found is None else int(found[0]), _floor(connection))
 
@@ -77,7 +77,7 @@ class Transaction:
         return bool(self._changed)
 
     def next_version(self, name: str) -> int:
-        """Return the number of the next version of a name, which is higher than any number the name has ever had."""
+        """Return a name's next version number. It is higher than any number that the name has ever had."""
         return next_version(self._connection, name)
 
     def put(self, row: Row) -> None:
@@ -114,7 +114,7 @@ class Transaction:
         self._changed.append((alias, 0))
 
     def store_keys(self, answers: Sequence[AnsweredKey], expired: int) -> None:
-        """Insert Idempotency-Keys, and remove several thousand of those completed at or before `expired`."""
+        """Insert Idempotency-Keys, and remove up to several thousand that were completed at or before `expired`."""
         run = self._connection.execute
         gone = run(
             "DELETE FROM keys WHERE (scope, key) IN (SELECT scope, key FROM keys WHERE clock <= ? LIMIT ?)",
@@ -138,7 +138,7 @@ class Transaction:
         self._connection.execute("DELETE FROM imports WHERE id = ?", (number,))
 
     def forget_imports(self, most: int) -> None:
-        """Remove the records of finished imports, except for those among the newest `most` imports."""
+        """Remove the records of finished imports that are not among the newest `most` imports."""
         self._connection.execute(
             "DELETE FROM imports WHERE id IN (SELECT id FROM imports ORDER BY id DESC LIMIT -1 OFFSET ?) "
             "AND json_extract(record, '$.state') != 'running'",

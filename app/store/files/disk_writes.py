@@ -123,7 +123,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, which must not exist."""
+    """Give a file a second name. That name must not exist yet."""
     target.hardlink_to(source)
 
 

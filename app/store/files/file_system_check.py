@@ -45,7 +45,7 @@ def check_folder(folder: Path) -> None:
 
 
 def file_system_of(folder: Path) -> str | None:
-    """Return the type of the file system that contains `folder`, which need not exist yet, or None if unknown."""
+    """Return the type of the file system that contains `folder`, or None if unknown. The folder need not exist yet."""
     try:
         lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:

@@ -188,7 +188,7 @@ def removed_sources(row: Row, opened: int, keys: int) -> list[CopySource] | None
         raise BadFile("its file describes another tensor")
     of_keys = {word: page_word(page, word) for word in KEY_WORDS}
     of_keys[HeaderWord.HEAP_CHECKED] = of_keys[HeaderWord.HEAP_END]
-    # The log, which recorded the blocks that scatters changed, is gone, so any block may have changed.
+    # The log recorded which blocks scatters have changed. It is gone, so any block may have changed.
     changed = range(description.block_count) if version else ()
     checksums, sequence = _checksums(opened, description), version >> 1
     sources = [CopySource(description, sequence, modified, checksums, _reader(opened), changed, of_keys)]

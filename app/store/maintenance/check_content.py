@@ -186,7 +186,7 @@ def _check_suspects(fd: int, description: Description, suspects: list[int], chan
 
 
 def _entries(log: Path, version: int) -> list[Entry]:
-    """Return the entries of a log, which must match the content's version. Raises BadFile."""
+    """Return the entries of a log. Raises BadFile if the log does not match the content's version."""
     if version & DAMAGED:
         raise BadFile("the service has found it damaged and does not serve it")
     try:

@@ -24,7 +24,7 @@ _FLOCK: Final = Struct("hhqqi4x")
 
 
 class StoreLocks:
-    """The locks, whose files are in `folder`."""
+    """The locks. Their files are in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -49,7 +49,7 @@ class StoreLocks:
             yield
 
     def tensors_of(self, number: int) -> AbstractContextManager[bool]:
-        """Take lock `number`, which covers all tensors whose names hash to it. Blocks."""
+        """Take lock number `number`. It covers all tensors whose names hash to that number. Blocks."""
         return self._hold_lock(f"{number:02d}")
 
     def catalogue(self) -> AbstractContextManager[bool]:

@@ -97,7 +97,7 @@ class Record:
 
     @property
     def changes_keys(self) -> bool:
-        """Whether the record is an upsert or a removal, which adds rows, removes them or gives them different keys."""
+        """Whether the record is an upsert or a removal, and so adds rows, removes rows or changes their keys."""
         return self.entry.size is not None
 
 
@@ -171,7 +171,7 @@ def string_bytes(keys: KeyColumn) -> int:
 
 
 def frame_size(content: Buffer, place: int = 0) -> int:
-    """Return the size in bytes of the frame that starts at `place`, or 0 if no frame starts there."""
+    """Return the size in bytes of the frame at the offset `place`, or 0 if no frame starts there."""
     if place + FRAME.size > len(content):
         return 0
     magic, _, text_size, rows_size = FRAME.unpack_from(content, place)

@@ -139,7 +139,7 @@ class ReplicatedContents:
         refused: Callable[[GatherError], T] | None = None,
         growing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> T:
-        """Return `work(content)`, which is called as if inside `open`.
+        """Return `work(content)`. It is called as if inside `open`.
 
         If `work` raises TableFull, the table grows inside the context `growing()`, and `work` is called again. If the
         table cannot grow, this method returns `refused(error)` or, if `refused` is None, raises the error.
@@ -284,7 +284,7 @@ class ReplicatedContents:
     def _log_batch(
         self, tensor: str, epoch: int, batch: Sequence[PendingScatter]
     ) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
-        """Log the first scatters of a batch, as many as can be logged together.
+        """Log the scatters at the beginning of a batch that can be logged together.
 
         Returns two values: the logged batch, or None if nothing changes; and the outcomes that become valid when the
         batch is committed. If the table must grow for the first scatter but cannot, only that scatter is refused.
