@@ -316,8 +316,9 @@ def router_files(settings: Settings, last_good: LastGood | None = None) -> Route
 
 
 def is_local(settings: Settings) -> bool:
-    """Return whether the service can be reached only from this machine and, over Unix sockets, only by the user and
-    group.
+    """Return whether the service can be reached only from this machine.
+
+    Unix sockets must also be restricted to the service's user and group.
     """
     on_sockets = settings.uds is not None or settings.grpc_uds is not None
     private = not on_sockets or is_private(int(settings.uds_mode, 8))

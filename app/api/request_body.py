@@ -141,7 +141,7 @@ class UnknownLengthBody:
         self._size = lead
 
     def add(self, piece: bytes | bytearray) -> None:
-        """Append bytes. Raises payload_too_large above the limit, and any error of charging."""
+        """Append bytes. Raises payload_too_large above the limit, and any error raised by charging the budget."""
         end = self._size + len(piece)
         room = self._block.size
         if end > room:

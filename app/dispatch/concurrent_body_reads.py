@@ -154,9 +154,10 @@ class BodyReadLimit:
     def _fits(self, waiting: _Body, planned: int) -> bool:
         """Return whether a body and its response fit in addition to `planned` bytes.
 
-        Room for the body alone is enough in two cases. First, no other body is brisk, all held bytes are for responses,
-        and the body has waited for half of its timeout: the clients of those responses read slowly, and its own
-        response may be short. Second, body and response together exceed the whole budget.
+        Room for the body alone is enough in two cases. First, when no other body is arriving quickly, all held bytes
+        belong to responses, and the body has already waited for half of its timeout. The clients of those responses are
+        then reading slowly, and this body's own response may turn out to be short. Second, when body and response
+        together exceed the whole budget, so that waiting would never succeed.
         """
         total, both = self.budget.total, waiting.counted
         if both == 0 or planned + both <= total:

@@ -166,8 +166,8 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         "batch_dims out of range",
         meaning=(
             "batch_dims must be at least 0 and less than both ranks. The dialect onnx-11 has no batch_dims, so it must "
-            "be 0 there. For Gather-8 it must not exceed axis, and may also equal the smaller rank or be negative, "
-            "counted from the rank of indices."
+            "be 0 there. For Gather-8, it must not exceed axis. It may equal the smaller rank, and a negative "
+            "value counts back from the rank of indices."
         ),
         fix="Use a smaller batch_dims, or a dialect other than onnx-11.",
         hints=(
@@ -449,7 +449,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
             "The outputs of a lookup's features are joined on axis 1 unless `concat` is false. Outputs that are joined "
             "must have the same type, the same number of rows, and the same sizes after axis 1."
         ),
-        fix="Send `concat` false, or give all features tensors of one type and the same number of indices or bags.",
+        fix="Set `concat` to false, or give all features the same type and number of indices or bags.",
         hints=(
             (
                 "Send 'concat': false to get one output for each feature, or give all features the same type and "

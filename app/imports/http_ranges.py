@@ -175,7 +175,9 @@ class HttpRanges(ABC):
         return answer
 
     def _check(self, answer: httpx.Response, begin: int, end: int) -> None:
-        """Raise SourceFailed unless a response has the requested range, taken from the first response's version."""
+        """Raise SourceFailed unless a response has the requested range of the same file version as the first
+        response.
+        """
         if answer.status_code in (200, 412, 416):
             raise SourceFailed(CHANGED)
         if _range_of(answer) != (begin, end, self.size) or validators_of(answer) != self._validators:

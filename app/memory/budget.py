@@ -102,7 +102,7 @@ class Memory:
         """Charge `size` more bytes. If they do not fit, raises GatherError with a code in REFUSED_UNREAD."""
 
     def adjust(self, planned: int, size: int) -> None:
-        """Replace a charge of `planned` bytes by the `size` that were needed. Raises the errors of `charge`."""
+        """Replace a charge of `planned` bytes with one of the `size` bytes needed. Raises the errors of `charge`."""
 
 
 UNCOUNTED: Final = Memory()
@@ -159,7 +159,7 @@ class MemoryReservation(Memory):
             budget.freed.check(budget.used - size)
 
     def adjust(self, planned: int, size: int) -> None:
-        """Replace a charge of `planned` bytes by the `size` that were needed. Raises the errors of `charge`."""
+        """Replace a charge of `planned` bytes with one of the `size` bytes needed. Raises the errors of `charge`."""
         if size > planned:
             self.charge(size - planned)
             return

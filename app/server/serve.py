@@ -180,7 +180,7 @@ class Server(uvicorn.Server):
     def end_drain(self, *, cut: bool) -> None:
         """End the shutdown delay. If `cut` is set, also cut off running requests.
 
-        uvicorn's own handling would exit without performing its shutdown.
+        This replaces uvicorn's own handling, which would exit without running uvicorn's shutdown.
         """
         self.should_exit = True
         self.cut = self.cut or cut

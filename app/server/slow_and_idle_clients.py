@@ -133,7 +133,7 @@ def _overdue_error(connection: Http1Connection, now: float) -> GatherError | Non
         return GatherError("request_timeout", f"the body paused for more than {settings.body_timeout:g} s")
     late, rate = waited - settings.body_timeout, settings.min_body_rate
     if late > 0 and exchange.received < late * rate:
-        return GatherError("request_timeout", f"the body arrived with less than {rate} bytes a second")
+        return GatherError("request_timeout", f"the body arrived at less than {rate} bytes per second")
     return None
 
 

@@ -96,7 +96,7 @@ class ExtentRequest:
 class ExtentBody(WholeBody):
     """The response to an `ExtentRequest`.
 
-    `rows` is the row count at the sequence in the response's ETag. That ETag has no content ID.
+    `rows` is the number of rows at the sequence that the response's ETag contains. That ETag has no content ID.
     """
 
     rows = 0

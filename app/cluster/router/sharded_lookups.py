@@ -197,7 +197,7 @@ class ShardedLookups(Lookups):
     ) -> dict[int, _SplitFeature]:
         """Return features of one table that share requests. Each distinct row is requested only once.
 
-        An index equal to the number of rows marks an entry that is filled.
+        An index equal to the number of rows marks an entry that gets the fill value.
         """
         marks = {number: run.indices[number] < run.plan.features[number].rows for number in numbers}
         every = np.concatenate([run.indices[number][valid].astype(np.int64) for number, valid in marks.items()])

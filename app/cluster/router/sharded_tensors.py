@@ -62,7 +62,7 @@ class ShardedResident(Resident):
 
 
 class _ServedMap(NamedTuple):
-    """A map, and the residents of its versions by the references that were looked up."""
+    """A map, and the resident tensors found in it so far, by the reference that was looked up."""
 
     shard_map: ShardMap
     residents: dict[str, ShardedResident]

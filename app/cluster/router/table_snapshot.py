@@ -72,7 +72,7 @@ class ContentSnapshot:
 
 
 class _Target(NamedTuple):
-    """The path to request from a shard, relative to the range's tensor, and the format."""
+    """The format to request from a shard, and the path, which is relative to the range's tensor."""
 
     path: bytes
     accept: bytes = _RAW

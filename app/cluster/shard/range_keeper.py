@@ -70,7 +70,9 @@ class RangeKeeper:
                 self.changed.wait(LOOK_S)
 
     def lag(self) -> float:
-        """Return the longest time, in seconds, that a replica has failed to report all committed records as applied."""
+        """Return for how many seconds the slowest replica has not reported that it has applied all committed
+        records.
+        """
         now = time.monotonic()
         return max((now - since for since in self._late.copy().values()), default=0.0)
 

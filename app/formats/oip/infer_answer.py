@@ -107,8 +107,8 @@ def _head(
 def _write_outputs(
     answer: Answer, model: Model, asked: AskedInference, memory: Memory
 ) -> tuple[list[Buffer], int | None]:
-    """Return the pieces of a response with several outputs (a lookup, or `found`), and the size of its JSON, or
-    None.
+    """Return the pieces of a response with several outputs (a lookup, or a gather with `found`), and the size of its
+    JSON, or None.
     """
     facts: dict[str, Any]
     if model.is_lookup:

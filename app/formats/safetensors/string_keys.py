@@ -114,5 +114,5 @@ def _wrong_offsets(keys: StringKeys) -> GatherError:
         "element_count_mismatch",
         f"{keys.offsets.name} must begin with 0, never fall, and end with {size}, the size of {keys.octets.name}",
         pointer=keys.offsets.pointer,
-        hint=f"Send at {keys.offsets.pointer} for each key the number of bytes before it, and then that of all.",
+        hint=f"At {keys.offsets.pointer}, send the number of bytes before each key, and then the total.",
     )

@@ -82,7 +82,7 @@ def launch(
 
 
 def alignment(bits: int) -> int:
-    """Return the largest unit, in bytes, that divides `bits`."""
+    """Return the largest access size, in bytes, that divides all addresses and sizes combined in `bits`."""
     return min(bits & -bits, UNITS[0]) if bits else UNITS[0]
 
 

@@ -106,7 +106,7 @@ def run(
 
 @lru_cache(maxsize=KEPT_PLANS)
 def job_of_plan(plan: BackwardPlan, chunk: Address) -> NDArray[np.int64]:
-    """Build the job of a plan, without its arrays and coefficient: a `BackwardJob` as int64.
+    """Build the `BackwardJob` of a plan as an int64 array, without the data arrays and the coefficient.
 
     Raises TypeError if the plan is invalid.
     """

@@ -133,7 +133,7 @@ def write_items(job: Any, first: int, items: Items) -> int:
 def _write_places(entries: Items, bounds: tuple[int, int], places: tuple[int, int, int], items: Items) -> int:
     """Write the item that each entry of a row selects. Returns the first invalid entry, or -1.
 
-    Entry `t` with value e, below `size`, selects item `stride * e + first + t * step`.
+    If entry `t` has the value e, which is less than `size`, it selects item `stride * e + first + t * step`.
     """
     (size, wrapped), (stride, first, step) = bounds, places
     signs = 0

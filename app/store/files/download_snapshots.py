@@ -135,7 +135,10 @@ class Snapshot:
             piece = bytes(whole)
         # Check this last, because flags and pages may be lost at any time.
         if os.fstat(self._fd).st_size != self._places.file_size:
-            raise GatherError("insufficient_storage", "the disk had no room for what was to be read before it changed")
+            raise GatherError(
+                "insufficient_storage",
+                "the tensor changed during the download, and the disk has no room for its old data",
+            )
         return piece
 
     def close(self) -> None:

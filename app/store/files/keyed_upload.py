@@ -246,7 +246,9 @@ def check_key_count(keys: KeysSpec, shape: tuple[int, ...]) -> None:
     if not shape or shape[0] != keys.count:
         rows = f"{shape[0]} rows" if shape else "no rows, since it is a scalar"
         raise GatherError(
-            "element_count_mismatch", f"{keys.count} keys were sent, but the table has {rows}", pointer=KEYS_POINTER
+            "element_count_mismatch",
+            f"{keys.count} keys were sent, but the table has {rows}",
+            pointer=KEYS_POINTER,
         )
 
 
