@@ -216,7 +216,7 @@ $(CLUSTER)/.stamp: requirements/cluster.lock requirements/build.lock $(PROJECTS)
 # Several gigabytes, for soak alone: the examples that train.
 torch: $(TORCH)/.stamp ## torch, for the examples that train with it
 
-$(TORCH)/.stamp: tests/examples/torch.txt $(VENV)/.checkout
+$(TORCH)/.stamp: tests/examples/requirements-torch.txt $(VENV)/.checkout
 	$(PY) -m venv --clear --without-pip $(TORCH)
 	$(PIP) --python $(TORCH)/bin/python install -q -r $<
 	@touch $@

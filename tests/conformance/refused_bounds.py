@@ -1,4 +1,4 @@
-"""Requests with indices out of bounds: of each operator in each dialect, near and far, and of empty tensors."""
+"""Requests with out-of-bounds indices: near and far ones for each operator and dialect, and into empty tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes, batch_dims and axes that break a rule of an operator: of gathers and scatters in each of their dialects."""
+"""Shapes, batch_dims and axes that break a rule, for each gather and scatter in each of its dialects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The corpus of hostile bodies: by the name of a group, what makes its bodies of about a size in bytes.
+"""The corpus of hostile bodies, in groups. A group's function makes its bodies, each of about the given size in bytes.
 
-Each body takes long or much memory somewhere, or is wrong in its last bytes.
+Each body takes much time or memory in some step, or is wrong only in its last bytes.
 """
 
 from __future__ import annotations

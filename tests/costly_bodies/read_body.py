@@ -1,4 +1,4 @@
-"""A body that is made to cost much: what hands it to its codec (`read`), and the request that it belongs to."""
+"""Hostile bodies: the request that carries one, and `read`, which passes its bytes to the codec."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_the_newest_versions_that_are_allowed_pass_the_tests_of_requests(tmp_pat
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--upgrade", "--python", str(python)]
     subprocess.run([*uv, "--editable", ".[dev,otel,cloud,grpc]"], cwd=copy, check=True)
     # By pip, not uv: users set pip to find builds of torch for the CPU alone, which are far smaller.
-    pins = (copy / "tests/examples/torch.txt").read_text().splitlines()
+    pins = (copy / "tests/examples/requirements-torch.txt").read_text().splitlines()
     torch = [pin for pin in pins if pin.startswith("torch==")]
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-input", *torch], check=True)
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("GATHERND_", "PYTEST_"))}

@@ -12,7 +12,7 @@ from app.dispatch.concurrent_body_reads import ACTIVE_BYTES, GRACE_S, TICK_S, Bo
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.memory.budget import Budget, MemoryReservation
-from tests.dispatch.event_loop import in_a_loop
+from tests.dispatch.coroutine_tests import in_a_loop
 
 MIB = 1 << 20
 BUDGET = 64 * MIB

@@ -27,7 +27,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call, Device
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from tests.dispatch.event_loop import in_a_loop
+from tests.dispatch.coroutine_tests import in_a_loop
 from tests.dispatch.fake_device import FakeDevice
 from tests.served import served
 from tests.store.helpers import put, scatter

@@ -13,7 +13,7 @@ import pytest
 from app.api.disk_threads import DiskThreads
 from app.dispatch.read_without_writers import without_writers
 from app.errors import GatherError
-from tests.dispatch.event_loop import in_a_loop
+from tests.dispatch.coroutine_tests import in_a_loop
 
 
 class Stalled:

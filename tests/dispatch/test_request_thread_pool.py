@@ -15,7 +15,7 @@ from app.dispatch.request_thread_pool import ClientGone, RequestThreadPool
 from app.errors import GatherError
 from app.memory.budget import Budget, MemoryReservation
 from app.telemetry.served_request import ServedRequest
-from tests.dispatch.event_loop import in_a_loop
+from tests.dispatch.coroutine_tests import in_a_loop
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Requests of more than one thread's work, whose answers are NumPy's; the conformance table has the small ones."""
+"""Requests that are large enough for several threads; NumPy gives the expected responses."""
 
 from __future__ import annotations
 

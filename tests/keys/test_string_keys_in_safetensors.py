@@ -1,4 +1,4 @@
-"""String keys in safetensors: two tensors, which have to fit."""
+"""String keys in safetensors: `keys.offsets` and `keys.bytes` must match each other."""
 
 from __future__ import annotations
 
