@@ -160,7 +160,8 @@ def test_hostile_bodies_stay_within_the_budget_and_others_are_answered(server: S
         found.update(one.result() for one in sent)
     assert server.peak() - before <= BUDGET + MARGIN, f"{(server.peak() - before) / MIB:.0f} MiB"
     until(lambda: metric(server, "gathernd_memory_used_bytes") == 0)
-    assert sorted(took)[len(took) * 99 // 100] < 3, "20 ms where nothing else has the processors"
+    late = sorted(took)[len(took) * 99 // 100]
+    assert late < 3, f"p99 of tiny requests beside them is {late:.1f} s: something waits for the hostile bodies"
     assert found["cut off"] <= len(work) // 50, found
     wanted = {"malformed_request", "invalid_field", "value_not_representable", "element_count_mismatch",
               "payload_too_large", "limit_exceeded", "INVALID_ARGUMENT", "OK"}  # fmt: skip
